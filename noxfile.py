@@ -53,7 +53,9 @@ def lint(session: nox.Session) -> None:
     install(session, *editable(*PACKAGES), group="lint")
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
-    session.run("mypy", *(f"packages/{package}/src" for package in PACKAGES), "bench", "noxfile.py", "conftest.py")
+    session.run(
+        "mypy", *(f"packages/{package}/src" for package in PACKAGES), "bench", "noxfile.py", "conftest.py"
+    )
     session.run("lint-imports")
 
 
@@ -69,7 +71,9 @@ def build(session: nox.Session) -> None:
     group = nox.project.dependency_groups(GROUPS, "test")
     for package in LEAVES:
         check_wheels(session, [wheels[package]], [f"packages/{package}/README.md"], group)
-    check_wheels(session, list(wheels.values()), [f"packages/{package}/README.md" for package in PACKAGES], group)
+    check_wheels(
+        session, list(wheels.values()), [f"packages/{package}/README.md" for package in PACKAGES], group
+    )
 
 
 def check_wheels(session: nox.Session, wheels: list[str], readmes: list[str], group: tuple[str, ...]) -> None:
@@ -77,7 +81,18 @@ def check_wheels(session: nox.Session, wheels: list[str], readmes: list[str], gr
     venv = Path(session.create_tmp()) / "wheels"
     session.run("virtualenv", "--clear", "--quiet", str(venv))
     python = venv / ("Scripts" if sys.platform == "win32" else "bin") / "python"
-    session.run(str(python), "-m", "pip", "install", "--quiet", "-c", "constraints.txt", *wheels, *group, external=True)
+    session.run(
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "-c",
+        "constraints.txt",
+        *wheels,
+        *group,
+        external=True,
+    )
     session.run(str(python), "-m", "pytest", *readmes, env=ONE_THREAD, external=True)
 
 
