@@ -29,6 +29,7 @@ def enter_scratch_folder(namespace: dict[str, Any]) -> None:
 
 
 def leave_scratch_folder(namespace: dict[str, Any]) -> None:
+    """Leave no file of an example behind."""
     os.chdir(namespace["__back"])
     namespace["__scratch"].cleanup()
 

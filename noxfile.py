@@ -101,11 +101,11 @@ def bench(session: nox.Session) -> None:
     """Run benchmarks: ``nox -s bench`` for all, ``nox -s bench -- obs --help`` for one."""
     install_bench(session)
     known = sorted(path.stem for path in (ROOT / "bench").glob("*.py") if path.stem != "harness")
-    name, *options = session.posargs or [None]
-    if name is not None and name not in known:
-        session.error(f"no benchmark {name!r}; there are: {', '.join(known)}")
-    for benchmark in [name] if name else known:
-        session.run("python", f"bench/{benchmark}.py", *options, env=ONE_THREAD)
+    chosen, options = session.posargs[:1], session.posargs[1:]
+    if unknown := [name for name in chosen if name not in known]:
+        session.error(f"no benchmark {unknown[0]!r}; there are: {', '.join(known)}")
+    for name in chosen or known:
+        session.run("python", f"bench/{name}.py", *options, env=ONE_THREAD)
 
 
 @nox.session(default=False)

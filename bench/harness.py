@@ -39,8 +39,8 @@ def cpu_seconds(run: Callable[[], object], repeats: int = 3) -> float:
 def peak_extra_megabytes(run: Callable[[], object]) -> float:
     """How far resident memory rises above its present level while `run` runs (Linux only), in MB.
 
-    The kernel keeps the high-water mark, so nothing short is missed. Whatever freed memory the allocator still
-    holds is returned first; otherwise `run` could use it unseen.
+    The kernel keeps the high-water mark, so nothing short is missed. Whatever freed memory the allocator
+    still holds is returned first; otherwise `run` could use it unseen.
     """
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
