@@ -1,0 +1,131 @@
+"""Losses on what the models' heads say: classes, positions of a span, or one number."""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from ._checks import boolean_mask, require_finite, require_same, require_temperature
+from ._rows import Divergence, Rows, at_least_float32, mean_over_rows
+
+
+def logit_loss(
+    student_logits: Tensor, teacher_logits: Tensor, temperature: float = 1.0, mask: Tensor | None = None
+) -> Tensor:
+    """KL(teacher ‖ student) over the last dimension at a temperature, times temperature², mean over the rest.
+
+    The factor keeps the size of the gradient independent of the temperature (Hinton et al., 2015).
+
+    Args:
+        student_logits: (batch, classes), or (batch, tokens, classes); any floating point dtype.
+        teacher_logits: the same shape; its dtype may differ. No gradient flows to it. A logit of -inf
+            excludes a class; where the teacher's is finite, the student's must be.
+        temperature: positive; both sets of logits are divided by it.
+        mask: (batch,) or (batch, tokens), 1 or True for what counts. The mean is over those; the rest is not
+            looked at. Without a mask, over all.
+
+    Returns:
+        A scalar, float32 or, if the logits are, float64.
+
+    Raises:
+        ValueError: shapes that differ, fewer than two classes, a temperature that is not positive,
+            nothing left by the mask, nan.
+    """
+    require_same(student_logits, teacher_logits, "logits")
+    require_temperature(temperature)
+    if student_logits.ndim < 2:
+        raise ValueError(f"logits: shape {tuple(student_logits.shape)} must be (batch, ..., classes)")
+    if student_logits.shape[-1] == 1:
+        raise ValueError("logits: over one class every KL is zero and teaches nothing; use regression_loss")
+    rows = Rows.kept(mask, student_logits, "logits")
+    loss = mean_over_rows(student_logits, teacher_logits, rows, _kl(temperature))
+    require_finite(loss, student_logits, teacher_logits, "logits", mask)
+    return loss
+
+
+def span_loss(
+    student: tuple[Tensor, Tensor],
+    teacher: tuple[Tensor, Tensor],
+    temperature: float = 1.0,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """KL for question answering: positions are the classes, once for the answer's start and once for its end.
+
+    Args:
+        student: start and end logits, each (batch, positions).
+        teacher: the same; no gradient flows to them.
+        temperature: as in :func:`logit_loss`.
+        mask: (batch, positions), 1 or True for positions an answer may have; the others get probability
+            zero, so padding a batch changes nothing.
+
+    Returns:
+        A scalar: the mean over the examples of the start's KL and of the end's, and the mean of these two.
+
+    Raises:
+        ValueError: as :func:`logit_loss`; also an example that has no position left.
+    """
+    halves = []
+    for name, ours, theirs in zip(("start logits", "end logits"), student, teacher, strict=True):
+        require_same(ours, theirs, name)
+        require_temperature(temperature)
+        if ours.ndim != 2:
+            raise ValueError(f"{name}: shape {tuple(ours.shape)} must be (batch, positions)")
+        rows = Rows.kept(None, ours, name)
+        half = mean_over_rows(_barred(ours, mask, name), _barred(theirs, mask, name), rows, _kl(temperature))
+        require_finite(half, ours, theirs, name, mask)
+        halves.append(half)
+    start, end = halves
+    return (start + end) / 2
+
+
+def regression_loss(student: Tensor, teacher: Tensor) -> Tensor:
+    """Mean squared error between the outputs of two regression heads, where a KL would be zero.
+
+    Args:
+        student: (batch,) or (batch, outputs); any floating point dtype.
+        teacher: the same shape; no gradient flows to it.
+
+    Returns:
+        A scalar, float32 or, if either input is, float64.
+
+    Raises:
+        ValueError: shapes that differ, nan.
+    """
+    require_same(student, teacher, "regression outputs")
+    dtype = at_least_float32(student, teacher)
+    loss = F.mse_loss(student.to(dtype), teacher.detach().to(dtype))
+    require_finite(loss, student, teacher, "regression outputs")
+    return loss
+
+
+def _barred(logits: Tensor, mask: Tensor | None, name: str) -> Tensor:
+    """The logits (batch, positions) with -inf where the mask is 0; refuses an example with nothing left."""
+    if mask is None:
+        return logits
+    padding = ~boolean_mask(mask, logits.shape, name).to(logits.device)
+    if torch.any(empty := padding.all(dim=1)):
+        example = int(empty.nonzero()[0])
+        raise ValueError(f"{name}: the mask leaves no position of example {example}; drop that example")
+    return logits.masked_fill(padding, -torch.inf)
+
+
+def _kl(temperature: float) -> Divergence:
+    return Divergence(
+        partial(_kl_value, temperature=temperature), partial(_kl_gradient, temperature=temperature)
+    )
+
+
+def _kl_value(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """T² KL(teacher ‖ student) of each row; a class without probability for the teacher adds nothing."""
+    ours = F.log_softmax(student / temperature, dim=-1)
+    theirs = F.log_softmax(teacher / temperature, dim=-1)
+    share = theirs.exp()
+    terms = (theirs - ours).mul_(share).masked_fill_(share == 0, 0.0)  # -inf − -inf is nan
+    return terms.sum(dim=-1).mul_(temperature**2)
+
+
+def _kl_gradient(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """T (softmax(student / T) − softmax(teacher / T)): one T of T² is spent on the inner derivative."""
+    ours = F.softmax(student / temperature, dim=-1)
+    return ours.sub_(F.softmax(teacher / temperature, dim=-1)).mul_(temperature)
