@@ -1,1 +1,7 @@
 """Structured Optimal Brain Surgeon pruning on plain weight and Hessian tensors."""
+
+from obs_structured._moments import Moments
+from obs_structured._prune import prune
+from obs_structured._trace import Trace
+
+__all__ = ["Moments", "Trace", "prune"]

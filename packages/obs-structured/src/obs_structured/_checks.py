@@ -1,0 +1,55 @@
+"""What the inputs must be, said in one line where they are not."""
+
+import torch
+
+SYMMETRY = 1e-5  # largest |H − Hᵀ| allowed, relative to the largest |H|
+DEFINITENESS = 1e-6  # most negative eigenvalue allowed, relative to the largest one
+
+
+def finite_matrix(
+    name: str, tensor: torch.Tensor, shape: tuple[int, ...] | None = None, ndim: int = 2
+) -> None:
+    """Raise unless `tensor` is a floating point tensor of that shape (or at least that rank), all finite."""
+    if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+        kind = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+        raise ValueError(f"{name} must be a real floating point tensor, not {kind}")
+    if shape is not None and tuple(tensor.shape) != shape:
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}, but must have {shape}")
+    if tensor.ndim != (len(shape) if shape is not None else ndim) or 0 in tensor.shape:
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}, but must be a nonempty {ndim}-d tensor")
+    if not tensor.isfinite().all():
+        bad = int((~tensor.isfinite()).sum())
+        raise ValueError(
+            f"{name} has {bad} of {tensor.numel()} values that are nan or inf; all must be finite"
+        )
+
+
+def nonzero(name: str, tensor: torch.Tensor) -> None:
+    """Raise if all values are zero: there is nothing to preserve, and no scale to measure errors by."""
+    if not tensor.any():
+        raise ValueError(f"{name} is all zero {tuple(tensor.shape)}; it must have nonzero values")
+
+
+def symmetric(name: str, matrix: torch.Tensor) -> None:
+    """Raise unless |M − Mᵀ| is below 1e-5 of |M|."""
+    largest, gap = float(matrix.abs().max()), float((matrix - matrix.mT).abs().max())
+    if gap > SYMMETRY * largest:
+        raise ValueError(
+            f"{name} is not symmetric: |M - M.T| reaches {gap:.3g}, more than {SYMMETRY:g} of its largest value "
+            f"{largest:.3g}"
+        )
+
+
+def semidefinite_spectrum(name: str, smallest: float, largest: float) -> None:
+    """Raise if the smallest eigenvalue is below −1e-6 of the largest."""
+    if smallest < -DEFINITENESS * largest:
+        raise ValueError(
+            f"{name} is not positive semidefinite: its smallest eigenvalue {smallest:.3g} is below "
+            f"-{DEFINITENESS:g} of its largest, {largest:.3g}"
+        )
+
+
+def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Raise unless `value` is one of the names allowed."""
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}, but must be one of {', '.join(map(repr, allowed))}")

@@ -1,0 +1,235 @@
+"""The result of pruning one matrix: all its levels, from one triangular factor.
+
+Positions, not columns: everything below is arranged in reverse order of removal, so that the m columns kept at any
+level are the first m positions. With K the inverse of the Cholesky factor of the damped Hessian H + λI in that
+arrangement and Y = W K⁻¹, the least-squares weights on the first m positions are Y[:, :m] K[:m, :m], whatever m,
+and what was lost is ΔW = −Y[:, m:] K[m:]. Hence
+
+    ‖ΔW X‖² ∝ tr(ΔW H ΔWᵀ) = Σ_{i,j ≥ m} (YᵀY)_ij C_ij    with C = K H Kᵀ = I − λ K Kᵀ,
+
+and all levels' errors are the suffix sums of one elementwise product. Without the least-squares update the same
+holds with K = I: weights W[:, :m], Y = W, C = H.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+
+from obs_structured import _checks
+
+BLOCK = 192
+FORMAT = "obs-structured trace 1"
+
+
+class Trace:
+    """All levels of one pruned weight matrix (r, d): which groups go in which order, and what is left.
+
+    Made by `prune` or `Trace.load`. Levels are counted by k, the number of groups removed, from 0 to `groups`.
+    """
+
+    def __init__(
+        self,
+        order: torch.Tensor,
+        components: torch.Tensor,
+        matrix: torch.Tensor,
+        *,
+        group_size: int,
+        updated: bool,
+        damping: float,
+        absolute_damping: float,
+        free_columns: int,
+        mean: torch.Tensor | None,
+        dtype: torch.dtype,
+        errors: torch.Tensor | None = None,
+    ) -> None:
+        self.order = order
+        """LongTensor (groups,): the group removed at each step."""
+        self.group_size = group_size
+        self.damping = damping
+        """The relative damping that was used."""
+        self._components = components  # (r, d) float64: Y
+        self._matrix = matrix  # (d, d) float64, lower triangle: K if updated, else H
+        self._updated = updated
+        self._absolute_damping = absolute_damping  # λ
+        self._free_columns = free_columns  # how many of the columns removed first have no part in H
+        self._mean = mean  # (d,) float64: K μ, or None
+        self._dtype = dtype
+        self.errors = self._relative_errors() if errors is None else errors
+        """float64 (groups + 1,): ‖Ŵ_k X − W X‖² / ‖W X‖² after k removals, undamped; the first is 0."""
+
+    @property
+    def groups(self) -> int:
+        """How many groups there are; removing all of them is the last level."""
+        return len(self.order)
+
+    def __repr__(self) -> str:
+        rows, columns = self._components.shape
+        half = self.errors[self.groups // 2]
+        return (
+            f"Trace({rows}x{columns}, {self.groups} groups of {self.group_size}, damping {self.damping:g}, "
+            f"error {half:.3g} at half, {self.errors[-1]:.3g} at none)"
+        )
+
+    def kept(self, removed: int) -> torch.Tensor:
+        """LongTensor (groups − k,): sorted ids of the groups left after k removals."""
+        self._check_level(removed)
+        return self.order[removed:].sort().values
+
+    def columns(self, removed: int) -> torch.Tensor:
+        """LongTensor (kept columns,): sorted ids of the columns left after k removals."""
+        return columns_of(self.kept(removed), self.group_size)
+
+    def weight(self, removed: int) -> torch.Tensor:
+        """(r, kept columns) in the dtype of the weight: the optimal weights for `columns(k)`, in that order."""
+        width = self._width(removed)
+        kept = self._components[:, :width]  # (r, m)
+        if self._updated:
+            # One product for each block of columns; K is zero above its diagonal.
+            blocks = [
+                kept[:, start:] @ self._matrix[start:width, start : min(start + BLOCK, width)]
+                for start in range(0, width, BLOCK)
+            ]
+            kept = torch.cat(blocks, dim=1) if blocks else kept
+        return kept[:, columns_of(self.order.flip(0), self.group_size)[:width].argsort()].to(self._dtype)
+
+    def bias_shift(self, removed: int) -> torch.Tensor:
+        """(r,) in the dtype of the weight: what to add to the bias; zeros if no mean was given."""
+        return self._shift(self._width(removed)).to(self._dtype)
+
+    def errors_under(self, metric: torch.Tensor | None) -> torch.Tensor:
+        """Absolute errors of all levels under a metric on the outputs.
+
+        Args:
+            metric: M, (r, r) symmetric, or (r,) a diagonal; None for the identity.
+
+        Returns:
+            float64 (groups + 1,): tr(M ΔW_k (H/2) ΔW_kᵀ), H centred if a mean was given to `prune`.
+        """
+        Y = self._components
+        MY = Y
+        if metric is not None:
+            rows = Y.shape[0]
+            _checks.finite_matrix("metric", metric, shape=(rows,) * min(metric.ndim, 2))
+            metric = metric.detach().to(Y)
+            MY = metric[:, None] * Y if metric.ndim == 1 else (metric + metric.mT) @ Y / 2
+        # share[j]: what position j adds to the sum over all pairs once it is removed, i.e. pairs (i >= j, j).
+        share = Y.new_zeros(Y.shape[1])
+        live = Y.shape[1] - self._free_columns
+        for start in range(0, live, BLOCK):
+            stop = min(start + BLOCK, live)
+            pairs = Y[:, start:live].mT @ MY[:, start:stop]  # (live - start, b)
+            pairs *= self._gram(start, stop, live)
+            pairs[: stop - start].tril_()
+            share[start:stop] = pairs.sum(0).mul_(2).sub_(pairs.diagonal())
+        lost = share.flip(0).cumsum(0)[self.group_size - 1 :: self.group_size] / 2
+        return torch.cat([lost.new_zeros(1), lost.clamp_(min=0)])
+
+    def _relative_errors(self) -> torch.Tensor:
+        """Errors of all levels relative to ‖WX‖², (groups + 1,)."""
+        absolute = self.errors_under(None)
+        # Removing everything loses the centred output; the mean output makes up the rest of ‖WX‖².
+        power = float(absolute[-1] + self._shift(0).square().sum())
+        if not power > 0:
+            raise ValueError(
+                "weight @ inputs is zero on all calibration data; there is no output to preserve"
+            )
+        return absolute / power
+
+    def _gram(self, start: int, stop: int, live: int) -> torch.Tensor:
+        """Columns start:stop of C from the diagonal down, (live − start, stop − start)."""
+        if not self._updated:
+            return self._matrix[start:live, start:stop]
+        K = self._matrix
+        gram = (K[start:live, :stop] @ K[start:stop, :stop].mT).mul_(-self._absolute_damping)
+        gram.diagonal().add_(1)
+        return gram
+
+    def _shift(self, width: int) -> torch.Tensor:
+        """(r,) float64: −ΔW μ with the first `width` positions kept."""
+        if self._mean is None:
+            return self._components.new_zeros(self._components.shape[0])
+        return self._components[:, width:] @ self._mean[width:]
+
+    def _check_level(self, removed: int) -> None:
+        if not 0 <= removed <= self.groups:
+            raise ValueError(f"k = {removed} groups to remove, but k must be from 0 to {self.groups}")
+
+    def _width(self, removed: int) -> int:
+        self._check_level(removed)
+        return (self.groups - removed) * self.group_size
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the trace as safetensors: under a temporary name first, so that no half-written file is left."""
+        path = Path(path)
+        d = self._matrix.shape[0]
+        tensors = {
+            "order": self.order,
+            "errors": self.errors,
+            "components": self._components.contiguous(),
+            "triangle": torch.cat([self._matrix[row, : row + 1] for row in range(d)]),  # packed by rows
+        }
+        if self._mean is not None:
+            tensors["mean"] = self._mean
+        scalars = {
+            "group_size": self.group_size,
+            "updated": self._updated,
+            "damping": self.damping,
+            "absolute_damping": self._absolute_damping,
+            "free_columns": self._free_columns,
+            "dtype": str(self._dtype).removeprefix("torch."),
+        }
+        metadata = {"format": FORMAT, "scalars": json.dumps(scalars)}
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+        os.close(handle)
+        try:
+            safetensors.torch.save_file(tensors, temporary, metadata)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> "Trace":
+        """Read a trace that `save` wrote.
+
+        Raises:
+            ValueError: if the file is not a trace, or damaged.
+        """
+        try:
+            with safetensors.safe_open(path, framework="pt", device=str(device)) as file:
+                metadata: Mapping[str, str] = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except safetensors.SafetensorError as error:
+            raise ValueError(f"{os.fspath(path)} is not a trace: {error}") from None
+        if metadata.get("format") != FORMAT:
+            raise ValueError(
+                f"{os.fspath(path)} is not a trace: its format is {metadata.get('format')!r}, not {FORMAT!r}"
+            )
+        try:
+            scalars = json.loads(metadata["scalars"])
+            scalars["dtype"] = getattr(torch, scalars["dtype"])
+            matrix = _unpacked(tensors.pop("triangle"), tensors["components"].shape[1])
+            mean = tensors.pop("mean", None)
+            trace = cls(**tensors, matrix=matrix, mean=mean, **scalars)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"{os.fspath(path)} is a damaged trace: {error!r}") from None
+        return trace
+
+
+def _unpacked(packed: torch.Tensor, d: int) -> torch.Tensor:
+    """Lower triangular matrix (d, d) from its rows one after the other, (d (d + 1) / 2,)."""
+    matrix = packed.new_zeros(d, d)
+    for row, values in enumerate(packed.split(list(range(1, d + 1)))):
+        matrix[row, : row + 1] = values
+    return matrix
+
+
+def columns_of(groups: torch.Tensor, group_size: int) -> torch.Tensor:
+    """Columns (n g,) of groups (n,) of g consecutive columns each."""
+    return (groups[:, None] * group_size + torch.arange(group_size, device=groups.device)).flatten()
