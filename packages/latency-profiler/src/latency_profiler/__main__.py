@@ -1,0 +1,6 @@
+"""``python -m latency_profiler`` is the command ``latency-profiler``."""
+
+from latency_profiler.cli import main
+
+if __name__ == "__main__":
+    main(prog_name="latency-profiler")

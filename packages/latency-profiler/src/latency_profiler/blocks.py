@@ -1,0 +1,84 @@
+"""The two blocks people ask about: attention and feed-forward of a BERT layer, at any size.
+
+Each factory returns ``build(size)``, ready for `profile`. A block is what a post-norm layer does between two
+residual streams, LayerNorm(x + branch(x)), because that is what a removed branch leaves behind; at size 0
+the branch is its output bias alone. Weights are random: only the time is real.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from latency_profiler._errors import OptionError, require
+
+
+def transformer_attention(hidden: int = 768, heads: int = 12) -> Callable[[int], nn.Module]:
+    """A factory of self-attention blocks with size = the number of heads left of `heads`.
+
+    The blocks map (batch, sequence, hidden) to the same shape; a head keeps its hidden / heads dimensions.
+    """
+    require(
+        hidden >= 1 and heads >= 1, f"hidden is {hidden} and heads {heads}", "use whole numbers from 1 up"
+    )
+    if hidden % heads:
+        raise OptionError(f"hidden size {hidden} is not a multiple of {heads} heads", "change one of them")
+
+    def build(size: int) -> nn.Module:
+        return _Residual(hidden, _Attention(hidden, hidden // heads, size) if size else None)
+
+    return build
+
+
+def transformer_ffn(hidden: int = 768) -> Callable[[int], nn.Module]:
+    """A factory of feed-forward blocks with size = the intermediate width.
+
+    The blocks map (batch, sequence, hidden) to the same shape.
+    """
+    require(hidden >= 1, f"hidden is {hidden}", "use a whole number from 1 up")
+
+    def build(size: int) -> nn.Module:
+        layers = (nn.Linear(hidden, size), nn.GELU(), nn.Linear(size, hidden)) if size else ()
+        return _Residual(hidden, nn.Sequential(*layers) if layers else None)
+
+    return build
+
+
+class _Residual(nn.Module):
+    """LayerNorm(x + branch(x)); without a branch, LayerNorm(x + bias)."""
+
+    def __init__(self, hidden: int, branch: nn.Module | None) -> None:
+        super().__init__()
+        self.branch = branch
+        self.bias = nn.Parameter(torch.zeros(hidden))
+        self.norm = nn.LayerNorm(hidden)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, sequence, hidden) to the same."""
+        update: torch.Tensor = self.bias if self.branch is None else self.branch(x)
+        return self.norm(x + update)  # type: ignore[no-any-return]
+
+
+class _Attention(nn.Module):
+    """Self-attention with `heads` heads of `head_size` dimensions, projected back to the hidden size."""
+
+    def __init__(self, hidden: int, head_size: int, heads: int) -> None:
+        super().__init__()
+        inner = heads * head_size
+        self.head_size = head_size
+        self.query = nn.Linear(hidden, inner)
+        self.key = nn.Linear(hidden, inner)
+        self.value = nn.Linear(hidden, inner)
+        self.output = nn.Linear(inner, hidden)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, sequence, hidden) to the same."""
+        query, key, value = (
+            project(x)
+            .unflatten(-1, (-1, self.head_size))
+            .transpose(1, 2)  # (batch, heads, sequence, head size)
+            for project in (self.query, self.key, self.value)
+        )
+        mixed = functional.scaled_dot_product_attention(query, key, value)
+        return self.output(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]

@@ -1,0 +1,34 @@
+"""The command ``latency-profiler``: one file per subcommand."""
+
+from typing import Any
+
+import click
+
+from latency_profiler._errors import ProfilerError
+from latency_profiler.cli.diff import diff
+from latency_profiler.cli.plot import plot
+from latency_profiler.cli.run import run
+from latency_profiler.cli.show import show
+
+
+class _Commands(click.Group):
+    """Errors of the package reach the user as one line, with their exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ProfilerError as error:
+            click.echo(f"Error: {error}", err=True)
+            ctx.exit(error.exit_code)
+
+
+@click.group(
+    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
+@click.version_option(package_name="latency-profiler")
+def main() -> None:
+    """Measure what modules cost at every size, on this machine, and keep it with its environment."""
+
+
+for command in (run, show, plot, diff):
+    main.add_command(command)

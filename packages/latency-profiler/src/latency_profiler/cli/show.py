@@ -1,0 +1,71 @@
+"""``latency-profiler show``: tables on the terminal."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from latency_profiler._curve import LatencyCurve
+from latency_profiler._table import LatencyTable
+from latency_profiler._timing import format_seconds
+
+table_files = click.argument(
+    "tables", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="TABLE..."
+)
+
+
+@click.command(epilog="Example: latency-profiler show bert-base.json")
+@table_files
+def show(tables: tuple[Path, ...]) -> None:
+    """Show times and speedups per size; several tables side by side."""
+    print_tables(load_all(tables))
+
+
+def load_all(paths: tuple[Path, ...]) -> dict[str, LatencyTable]:
+    """Tables by the shortest names that tell them apart: file stems, or whole paths."""
+    stems = [path.stem for path in paths]
+    names = stems if len(set(stems)) == len(stems) else [str(path) for path in paths]
+    return {name: LatencyTable.load(path) for name, path in zip(names, paths, strict=True)}
+
+
+def print_tables(tables: Mapping[str, LatencyTable]) -> None:
+    """The environments, then one table of sizes per kind of module."""
+    console = Console(highlight=False)
+    for name, table in tables.items():
+        console.print(f"[bold]{name}[/bold]  {table.environment}", soft_wrap=True)
+        if table.fixed:
+            console.print(f"fixed part: {format_seconds(table.fixed)}")
+    for kind in {kind: None for table in tables.values() for kind in table.curves}:
+        curves = {name: table.curves[kind] for name, table in tables.items() if kind in table.curves}
+        console.print(curves_table(kind, curves))
+
+
+def curves_table(kind: str, curves: Mapping[str, LatencyCurve]) -> Table:
+    """Size by size: time and speedup of each curve; of a single one also how sure the time is."""
+    alone = len(curves) == 1
+    result = Table(title=kind, title_justify="left", title_style="bold")
+    result.add_column("size", justify="right")
+    for name in curves:
+        prefix = "" if alone else f"{name} "
+        for column in ("time", *(("±", "spread") if alone else ()), "speedup"):
+            result.add_column(f"{prefix}{column}", justify="right")
+    rows = {name: _rows(curve, with_error=alone) for name, curve in curves.items()}
+    for size in sorted({size for curve in curves.values() for size in curve.sizes}, reverse=True):
+        cells = [rows[name].get(size, ("",) * (4 if alone else 2)) for name in curves]
+        result.add_row(str(size), *(cell for group in cells for cell in group))
+    return result
+
+
+def _rows(curve: LatencyCurve, *, with_error: bool) -> dict[int, tuple[str, ...]]:
+    rows = {}
+    for index, (size, seconds) in enumerate(zip(curve.sizes, curve.seconds, strict=True)):
+        error: tuple[str, ...] = ()
+        if with_error and curve.timings:
+            timing = curve.timings[index]
+            error = (f"{timing.rel_error:.1%}", f"{timing.spread:.1%}")
+        elif with_error:
+            error = ("", "")
+        rows[size] = (format_seconds(seconds), *error, f"{curve.speedups[index]:.1f}x")
+    return rows
