@@ -1,0 +1,283 @@
+"""What is to be chosen: one level per module, under one budget or several."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ._grid import Grid, Table, dense_table, integer_costs
+from ._ladder import Ladder, build_ladder
+
+Rows: TypeAlias = Sequence[ArrayLike]
+Levels: TypeAlias = NDArray[np.int64]
+
+UNNAMED = "cost"
+
+
+class InfeasibleBudget(ValueError):
+    """No choice of levels is within the budget.
+
+    Attributes:
+        smallest: The smallest total cost that can be reached; with several budgets a dictionary, each on
+            its own.
+        budget: The budget that was asked for, in the same form.
+    """
+
+    def __init__(self, message: str, smallest: Any, budget: Any) -> None:
+        super().__init__(message)
+        self.smallest = smallest
+        self.budget = budget
+
+
+class Problem:
+    """One level per module, the smallest total prior, and no total cost above its budget.
+
+    By convention level 0 of a module is its current size and later levels are smaller ones. The solvers do
+    not need an order: costs and priors may be any finite numbers, and a level that another one of its
+    module beats (no cost larger, prior no larger) is never chosen. The search takes neighbouring levels for
+    similar ones.
+
+    Args:
+        costs: One row per module, one number per level; rows may differ in length. Any additive quantity:
+            seconds, bytes, money. Several at once: a dictionary from name to such rows.
+        priors: Rows of the same shape: the estimated harm of each level.
+        budget: The largest total cost allowed; with named costs a dictionary with the same names.
+
+    Raises:
+        ValueError: If shapes or names do not agree, or a value is not finite. Whether the budget can be
+            reached is found out by the solvers, which raise `InfeasibleBudget`.
+
+    Example:
+        >>> problem = Problem(costs=[[3, 1], [5, 4, 1]], priors=[[0, 2], [0, 1, 6]], budget=7)
+        >>> problem.cost([1, 0]), problem.fits([1, 0])
+        (6.0, True)
+    """
+
+    def __init__(
+        self,
+        costs: Rows | Mapping[str, Rows],
+        priors: Rows,
+        budget: float | Mapping[str, float],
+    ) -> None:
+        self.priors = _rows("priors", priors)
+        self.named = isinstance(costs, Mapping)
+        if isinstance(costs, Mapping) != isinstance(budget, Mapping):
+            raise ValueError(
+                "costs and budget must both be plain or both be dictionaries with the same names; "
+                f"got costs {type(costs).__name__} and budget {type(budget).__name__}"
+            )
+        by_name = costs if isinstance(costs, Mapping) else {UNNAMED: costs}
+        budgets = budget if isinstance(budget, Mapping) else {UNNAMED: budget}
+        if not by_name or set(by_name) != set(budgets):
+            raise ValueError(
+                f"every cost needs one budget: costs are {sorted(by_name)}, budgets are {sorted(budgets)}"
+            )
+        self.names = tuple(by_name)
+        self.costs = {name: self._matching_rows(name, by_name[name]) for name in self.names}
+        self.budgets = {name: _finite_number(f"budget {name!r}", budgets[name]) for name in self.names}
+
+    def _matching_rows(self, name: str, rows: Rows) -> tuple[NDArray[np.float64], ...]:
+        matched = _rows(f"costs {name!r}", rows)
+        if len(matched) != self.modules:
+            raise ValueError(f"costs {name!r} have {len(matched)} rows, priors have {self.modules}")
+        for module, (cost, prior) in enumerate(zip(matched, self.priors, strict=True)):
+            if len(cost) != len(prior):
+                raise ValueError(f"module {module} has {len(cost)} costs {name!r} but {len(prior)} priors")
+        return matched
+
+    def __repr__(self) -> str:
+        budgets = ", ".join(f"{name} ≤ {budget:g}" for name, budget in self.budgets.items())
+        levels = f"{min(self.level_counts)} to {max(self.level_counts)} levels"
+        return f"Problem({self.modules} modules, {levels}, {budgets})"
+
+    @property
+    def modules(self) -> int:
+        """How many modules there are."""
+        return len(self.priors)
+
+    @cached_property
+    def level_counts(self) -> NDArray[np.int64]:
+        """How many levels each module has, int64 (modules,)."""
+        return np.array([len(row) for row in self.priors], dtype=np.int64)
+
+    @property
+    def budget(self) -> float | dict[str, float]:
+        """The budget in the form it was given."""
+        return self._plain(self.budgets)
+
+    @cached_property
+    def smallest_cost(self) -> float | dict[str, float]:
+        """The smallest total cost that can be reached; with several costs each on its own."""
+        return self._plain(
+            {name: math.fsum(float(row.min()) for row in self.costs[name]) for name in self.names}
+        )
+
+    def cost(self, levels: ArrayLike) -> float | dict[str, float]:
+        """Total cost of an assignment, by `math.fsum`; a dictionary if the costs are named."""
+        return self._plain(self.totals(self.checked(levels)))
+
+    def prior(self, levels: ArrayLike, weights: ArrayLike | None = None) -> float:
+        """Total (weighted) prior of an assignment, by `math.fsum`."""
+        chosen = self.checked(levels)
+        weight = self.checked_weights(weights)
+        return math.fsum(
+            float(w * row[level]) for w, row, level in zip(weight, self.priors, chosen, strict=True)
+        )
+
+    def fits(self, levels: ArrayLike) -> bool:
+        """Whether every total cost of the assignment is within its budget."""
+        totals = self.totals(self.checked(levels))
+        return all(totals[name] <= self.budgets[name] for name in self.names)
+
+    def with_budget(self, budget: float | Mapping[str, float]) -> "Problem":
+        """The same costs and priors under another budget."""
+        return Problem(self.costs if self.named else self.costs[UNNAMED], self.priors, budget)
+
+    def restricted(self, allowed: Sequence[NDArray[np.int64]]) -> "Problem":
+        """The problem in which module m has only the levels `allowed[m]`, numbered by their place in it."""
+        costs = {
+            name: [row[keep] for row, keep in zip(rows, allowed, strict=True)]
+            for name, rows in self.costs.items()
+        }
+        priors = [row[keep] for row, keep in zip(self.priors, allowed, strict=True)]
+        return Problem(costs if self.named else costs[UNNAMED], priors, self.budget)
+
+    def totals(self, levels: Levels) -> dict[str, float]:
+        """`cost` by name and without checks, for callers who made `levels` themselves."""
+        chosen = levels.tolist()
+        return {
+            name: math.fsum([row[level] for row, level in zip(rows, chosen, strict=True)])
+            for name, rows in self._cost_lists.items()
+        }
+
+    def checked(self, levels: ArrayLike) -> Levels:
+        """`levels` as int64 (modules,).
+
+        Raises:
+            ValueError: If the length is wrong or a level does not exist.
+        """
+        chosen = np.asarray(levels)
+        if chosen.shape != (self.modules,):
+            raise ValueError(
+                f"an assignment has one level for each of {self.modules} modules; got shape {chosen.shape}"
+            )
+        if chosen.dtype.kind not in "iu":
+            raise ValueError(f"levels must be integers; got {chosen.dtype}")
+        wrong = np.flatnonzero((chosen < 0) | (chosen >= self.level_counts))
+        if wrong.size:
+            module = int(wrong[0])
+            last = self.level_counts[module] - 1
+            raise ValueError(f"module {module} has levels 0 to {last}; got {chosen[module]}")
+        return chosen.astype(np.int64)
+
+    def checked_weights(self, weights: ArrayLike | None, batch: bool = False) -> NDArray[np.float64]:
+        """`weights` as float64 (modules,), or (K, modules) for a batch; None is all ones.
+
+        Raises:
+            ValueError: If the shape is wrong or a weight is negative or not finite.
+        """
+        if weights is None:
+            return np.ones((1, self.modules) if batch else self.modules)
+        array = np.asarray(weights, dtype=np.float64)
+        shape = "(K, modules)" if batch else "(modules,)"
+        if array.ndim != 1 + batch or array.shape[-1] != self.modules:
+            raise ValueError(f"weights must be {shape} with {self.modules} modules; got shape {array.shape}")
+        if not (np.isfinite(array).all() and (array >= 0).all()):
+            raise ValueError("weights must be finite and at least 0")
+        return array
+
+    def require_reachable(self) -> None:
+        """Raise `InfeasibleBudget` if a budget is below the sum of the modules' smallest costs."""
+        for name, budget in self.budgets.items():
+            smallest = math.fsum(float(row.min()) for row in self.costs[name])
+            if smallest > budget:
+                raise self.infeasible(
+                    f"{self._label(name)} budget {budget:.6g} cannot be reached: "
+                    f"the smallest total is {smallest:.6g}"
+                )
+
+    def infeasible(self, message: str) -> InfeasibleBudget:
+        """The exception to raise, with the figures of this problem."""
+        return InfeasibleBudget(message, self.smallest_cost, self.budget)
+
+    @cached_property
+    def grids(self) -> dict[str, Grid]:
+        """Costs as integers, by name: what the solvers add and compare."""
+        return {name: integer_costs(self.costs[name], self.budgets[name]) for name in self.names}
+
+    @cached_property
+    def useful(self) -> tuple[NDArray[np.int64], ...]:
+        """For each module the levels that no other level beats and that can be within budget, ascending."""
+        return tuple(self._useful(module) for module in range(self.modules))
+
+    def _useful(self, module: int) -> NDArray[np.int64]:
+        criteria = np.stack([self.priors[module], *(rows[module] for rows in self.costs.values())])
+        no_worse = (criteria[:, :, None] <= criteria[:, None, :]).all(axis=0)  # [a, b]: a is as good as b
+        earlier = np.tri(no_worse.shape[0], k=-1, dtype=bool).T  # of equal levels the first one stays
+        beaten = no_worse & (~no_worse.T | earlier)
+        within = np.all([grid.within[module] for grid in self.grids.values()], axis=0)
+        return np.flatnonzero(~beaten.any(axis=0) & within)
+
+    @cached_property
+    def prior_scale(self) -> float:
+        """The widest range of priors in any module, or 1 if all are equal: the solvers' unit of prior."""
+        return max(float(np.ptp(row)) for row in self.priors) or 1.0
+
+    @cached_property
+    def ladder(self) -> Ladder:
+        """What the solvers for one cost work on. The budget must be within reach."""
+        (grid,) = self.grids.values()
+        return build_ladder(self.useful, self.priors, self.prior_scale, grid)
+
+    @cached_property
+    def table(self) -> Table:
+        """The problem as dense arrays, for what works on several costs."""
+        return dense_table(self.priors, self.prior_scale, self.useful, tuple(self.grids.values()))
+
+    @cached_property
+    def _cost_lists(self) -> dict[str, list[list[float]]]:
+        return {name: [row.tolist() for row in rows] for name, rows in self.costs.items()}
+
+    def _label(self, name: str) -> str:
+        return name if self.named else "the"
+
+    def _plain(self, by_name: dict[str, float]) -> float | dict[str, float]:
+        return by_name if self.named else by_name[UNNAMED]
+
+
+def _rows(what: str, rows: Rows) -> tuple[NDArray[np.float64], ...]:
+    converted = []
+    for module, row in enumerate(rows):
+        try:
+            array = np.array(row, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise ValueError(f"{what}: module {module} is not a row of numbers: {row!r}") from None
+        if array.ndim != 1 or array.size == 0:
+            raise ValueError(
+                f"{what}: module {module} must be a row with at least one level; got shape {array.shape}"
+            )
+        bad = np.flatnonzero(~np.isfinite(array))
+        if bad.size:
+            raise ValueError(
+                f"{what}: module {module}, level {bad[0]} is {array[bad[0]]}; every value must be finite"
+            )
+        array.flags.writeable = False
+        converted.append(array)
+    if not converted:
+        raise ValueError(f"{what} have no modules; at least one row is needed")
+    if math.isinf(2 * sum(float(np.abs(row).max()) for row in converted)):
+        raise ValueError(f"{what} add up to more than a float can hold; use a larger unit")
+    return tuple(converted)
+
+
+def _finite_number(what: str, value: object) -> float:
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise ValueError(f"{what} must be a number; got {value!r}") from None
+    if not math.isfinite(number):
+        raise ValueError(f"{what} must be finite; got {number}")
+    return number

@@ -1,0 +1,87 @@
+"""`solve` and `solve_batch`: for one budget or several."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ._exact import solve_ladder
+from ._problem import Levels, Problem
+from ._relax import EDGE, relax, row_starts
+from ._several import relax_several, solve_several
+
+
+def solve(problem: Problem, weights: ArrayLike | None = None) -> Levels:
+    """The levels with the smallest Σ weight·prior of all that are within budget. Exact.
+
+    Args:
+        problem: With one budget, a dynamic program of this package; 48 modules of 45 levels take
+            milliseconds. With several, `scipy.optimize.milp`; what it takes for feasible is checked by
+            `math.fsum`.
+        weights: (modules,), at least 0: factors on the modules' priors. None is all ones.
+
+    Returns:
+        int64 (modules,).
+
+    Raises:
+        InfeasibleBudget: If no assignment is within budget.
+        ValueError: If the weights do not fit the problem.
+
+    Example:
+        >>> problem = Problem(costs=[[3, 1], [5, 4, 1]], priors=[[0, 2], [0, 1, 6]], budget=7)
+        >>> solve(problem).tolist()
+        [0, 1]
+    """
+    scaled = _scaled(problem.checked_weights(weights)[None])[0]
+    problem.require_reachable()
+    if len(problem.names) > 1:
+        return solve_several(problem, scaled)
+    rung = solve_ladder(problem.ladder, scaled)
+    levels = problem.ladder.level[np.arange(problem.modules), rung]
+    if problem.fits(levels):
+        return levels
+    # Costs with more digits than the grid has, and a sum within 1e-17 of the edge: stay away from it.
+    (grid,) = problem.grids.values()
+    inside = problem.ladder._replace(capacity=grid.capacity - problem.modules)
+    return problem.ladder.level[np.arange(problem.modules), solve_ladder(inside, scaled)]
+
+
+def solve_batch(problem: Problem, weights: ArrayLike) -> Levels:
+    """Good levels for many weight vectors at once: within budget, and near the optimum of each.
+
+    A Lagrangian solution with a local repair; on latency tables of BERT's size 0.1 % above the optimum in
+    the mean, and fifty times as fast as `solve`.
+
+    Args:
+        problem: As for `solve`.
+        weights: (K, modules), at least 0.
+
+    Returns:
+        int64 (K, modules).
+
+    Raises:
+        InfeasibleBudget: If no assignment is within budget.
+        ValueError: If the weights do not fit the problem.
+    """
+    scaled = _scaled(problem.checked_weights(weights, batch=True))
+    problem.require_reachable()
+    if len(problem.names) > 1:
+        return relax_several(problem, scaled)
+    levels, spent = _relaxed(problem, scaled, 1 + EDGE)
+    # Float sums decide, except at the edge, where math.fsum has the last word.
+    over = [row for row in np.flatnonzero(spent > 1 - EDGE) if not problem.fits(levels[row])]
+    if over:
+        levels[over], _ = _relaxed(problem, scaled[over], 1 - 2 * EDGE)
+    return levels
+
+
+def _relaxed(
+    problem: Problem, weights: NDArray[np.float64], limit: float
+) -> tuple[Levels, NDArray[np.float64]]:
+    solution = relax(problem.ladder, weights, limit)
+    levels = problem.ladder.level.take(solution.rung + row_starts(problem.ladder))
+    return np.ascontiguousarray(levels.T), solution.spent
+
+
+def _scaled(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each row's largest weight 1: the solution is the same, and no product can overflow."""
+    largest = weights.max(axis=1, keepdims=True, initial=0.0)
+    return weights / np.where(largest > 0, largest, 1.0)
