@@ -32,9 +32,6 @@ class LogitsCache:
         for path in sorted(folder.glob("*.safetensors")):
             self._index(path)
 
-    def __len__(self) -> int:
-        return len(self._places)
-
     def __contains__(self, example: str) -> bool:
         return example in self._places
 

@@ -88,13 +88,13 @@ class Teacher:
         )  # (batch, tokens)
         if kept is not None:
             _require_batch(keys, len(kept), "mask")
-        if self._cache and (rows := self._cache.read(keys)):
+        if self._cache is not None and (rows := self._cache.read(keys)):
             home = next(_tensors((args, kwargs)), torch.empty(0)).device
             return Outputs(_to(_joined(keys, rows, kept), home))
         logits = self(*args, **kwargs).logits
         if logits is None:
             raise ValueError("the teacher's output has no logits; only hidden states")
-        if self._cache:
+        if self._cache is not None:
             self._cache.write({k: row for k, row in _split(keys, logits, kept) if k not in self._cache})
         return Outputs(logits)
 

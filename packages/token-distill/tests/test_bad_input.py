@@ -1,0 +1,150 @@
+"""Bad input is refused with a ValueError of one line that names the value."""
+
+import re
+
+import pytest
+import torch
+from token_distill import DistillationLoss, Outputs, logit_loss, regression_loss, span_loss, token_loss
+from token_distill_reference import hidden, normal
+
+LOGITS = normal(3, 4, seed=0)
+HIDDEN = hidden(3, 2, 4, 5, seed=0)
+MASK = torch.ones(2, 4, dtype=torch.long)
+
+
+def with_value(tensor, value):
+    changed = tensor.clone()
+    changed.view(-1)[-1] = value
+    return changed
+
+
+BAD = {
+    "logit shapes": (lambda: logit_loss(LOGITS, LOGITS[:2]), "(3, 4)", "(2, 4)"),
+    "integer logits": (lambda: logit_loss(LOGITS.long(), LOGITS), "student", "torch.int64"),
+    "no examples": (lambda: logit_loss(LOGITS[:0], LOGITS[:0]), "(0, 4)"),
+    "one dimension": (lambda: logit_loss(LOGITS[0], LOGITS[0]), "(4,)"),
+    "one class": (lambda: logit_loss(LOGITS[:, :1], LOGITS[:, :1]), "regression_loss"),
+    "temperature 0": (lambda: logit_loss(LOGITS, LOGITS, 0.0), "0.0"),
+    "temperature -1": (lambda: span_loss((LOGITS, LOGITS), (LOGITS, LOGITS), -1.0), "-1.0"),
+    "temperature nan": (lambda: logit_loss(LOGITS, LOGITS, float("nan")), "nan"),
+    "temperature inf": (lambda: logit_loss(LOGITS, LOGITS, float("inf")), "inf"),
+    "logit mask shape": (lambda: logit_loss(LOGITS, LOGITS, mask=torch.ones(4)), "(4,)", "(3,)"),
+    "logits all masked": (lambda: logit_loss(LOGITS, LOGITS, mask=torch.zeros(3)), "none of 3"),
+    "additive mask": (
+        lambda: logit_loss(LOGITS, LOGITS, mask=torch.tensor([0, 0, -1e9])),
+        "-1e+09|-1000000000",
+    ),
+    "nan student": (
+        lambda: logit_loss(with_value(LOGITS, torch.nan), LOGITS),
+        "1 of the student's 12",
+        "nan",
+    ),
+    "nan teacher": (
+        lambda: logit_loss(LOGITS, with_value(LOGITS, torch.nan)),
+        "1 of the teacher's 12",
+        "nan",
+    ),
+    "excluded by the student": (lambda: logit_loss(with_value(LOGITS, -torch.inf), LOGITS), "student", "inf"),
+    "nan among those that count": (
+        lambda: logit_loss(
+            with_value(LOGITS, torch.nan),
+            LOGITS * torch.tensor([torch.nan, 1, 1, 1]),
+            mask=torch.tensor([1, 1, 0]),
+        ),
+        "2 of the teacher's 8",
+    ),
+    "span shapes": (lambda: span_loss((LOGITS, LOGITS), (LOGITS, LOGITS[:2])), "end", "(2, 4)"),
+    "span of tokens": (lambda: span_loss((HIDDEN[0],) * 2, (HIDDEN[0],) * 2), "(2, 4, 5)"),
+    "span mask": (lambda: span_loss((LOGITS, LOGITS), (LOGITS, LOGITS), mask=torch.ones(4, 3)), "(4, 3)"),
+    "span without positions": (
+        lambda: span_loss((LOGITS,) * 2, (LOGITS,) * 2, mask=torch.tensor([[1] * 4, [0] * 4, [1] * 4])),
+        "example 1",
+    ),
+    "nan span": (lambda: span_loss((LOGITS, with_value(LOGITS, torch.nan)), (LOGITS, LOGITS)), "end", "nan"),
+    "regression shapes": (lambda: regression_loss(LOGITS, LOGITS[:, 0]), "(3, 4)", "(3,)"),
+    "nan regression": (lambda: regression_loss(LOGITS, with_value(LOGITS, torch.nan)), "teacher", "nan"),
+    "infinite regression": (
+        lambda: regression_loss(LOGITS.float() * 1e30, LOGITS.float()),
+        "inf",
+        "too large",
+    ),
+    "layer counts": (lambda: token_loss(HIDDEN, HIDDEN[:2], MASK), "3", "2"),
+    "embeddings only": (lambda: token_loss(HIDDEN[:1], HIDDEN[:1], MASK), "1 given"),
+    "no layers": (lambda: token_loss(HIDDEN, HIDDEN, MASK, layers=[]), "empty"),
+    "layer too large": (lambda: token_loss(HIDDEN, HIDDEN, MASK, layers=[0, 2]), "2", "from 0 to 1"),
+    "negative layer": (lambda: token_loss(HIDDEN, HIDDEN, MASK, layers=[-1]), "-1"),
+    "layer twice": (lambda: token_loss(HIDDEN, HIDDEN, MASK, layers=[1, 1]), "[1, 1]"),
+    "hidden shapes": (
+        lambda: token_loss(HIDDEN, [h[:, :3] for h in HIDDEN], MASK),
+        "layer 0",
+        "(2, 4, 5)",
+        "(2, 3, 5)",
+    ),
+    "uneven layers": (
+        lambda: token_loss([*HIDDEN[:2], HIDDEN[2][:1]], [*HIDDEN[:2], HIDDEN[2][:1]], MASK),
+        "layer 1",
+        "(1, 4, 5)",
+    ),
+    "flat hidden states": (lambda: token_loss([LOGITS[0]] * 2, [LOGITS[0]] * 2, None), "(4,)"),
+    "token mask shape": (lambda: token_loss(HIDDEN, HIDDEN, MASK[:1]), "(1, 4)", "(2, 4)"),
+    "all tokens masked": (lambda: token_loss(HIDDEN, HIDDEN, 0 * MASK), "none of 8"),
+    "token mask values": (lambda: token_loss(HIDDEN, HIDDEN, 3 * MASK), "holds 3"),
+    "nan hidden": (
+        lambda: token_loss(HIDDEN, [*HIDDEN[:2], with_value(HIDDEN[2], torch.nan)], MASK),
+        "layer 1",
+        "1 of the teacher's 40",
+    ),
+    "unknown distance": (lambda: token_loss(HIDDEN, HIDDEN, MASK, distance="l3"), "'l3'", "cosine"),
+    "negative weight": (lambda: DistillationLoss(token=-0.5), "token", "-0.5"),
+    "nan weight": (lambda: DistillationLoss(logit=float("nan")), "logit", "nan"),
+    "no weight": (lambda: DistillationLoss(task=0), "all 0"),
+    "loss temperature": (lambda: DistillationLoss(temperature=0), "temperature", "0"),
+    "loss distance": (lambda: DistillationLoss(distance="l3"), "'l3'", "euclidean"),
+    "loss head": (lambda: DistillationLoss(head="qa"), "'qa'", "span"),
+    "preset": (lambda: DistillationLoss.preset("imagenet"), "'imagenet'", "squad, glue, gpt2"),
+    "no task loss": (lambda: DistillationLoss()(Outputs(LOGITS)), "task_loss", "task=0"),
+    "nan task loss": (lambda: DistillationLoss()(Outputs(), task_loss=torch.tensor(torch.nan)), "nan"),
+    "task losses": (lambda: DistillationLoss()(Outputs(), task_loss=torch.ones(3)), "(3,)"),
+    "no teacher": (lambda: DistillationLoss(0, 1)(Outputs(LOGITS)), "logits", "logit=0"),
+    "no hidden states": (lambda: DistillationLoss(0, 0, 1)(Outputs(LOGITS), Outputs(LOGITS)), "token=0"),
+    "span and tensor": (
+        lambda: DistillationLoss(0, 1)(Outputs((LOGITS, LOGITS)), Outputs(LOGITS)),
+        "tuple",
+        "Tensor",
+    ),
+    "tensors for a span": (
+        lambda: DistillationLoss(0, 1, head="span")(Outputs(LOGITS), Outputs(LOGITS)),
+        "pair",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_refused_by_value(name):
+    call, *expected = BAD[name]
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        call()
+    message = str(error.value)
+    assert "\n" not in message
+    for words in expected:
+        options = words.split("|") if name == "additive mask" else [words]
+        assert any(re.search(re.escape(option), message) for option in options), message
+
+
+def test_the_same_calls_with_good_input_pass():
+    """The control."""
+    logit_loss(LOGITS, LOGITS, mask=torch.tensor([1, 0, 1]))
+    span_loss((LOGITS, LOGITS), (LOGITS, LOGITS), mask=torch.ones(3, 4))
+    regression_loss(LOGITS, LOGITS)
+    token_loss(HIDDEN, HIDDEN, MASK, layers=[1, 0])
+    DistillationLoss(1, 1, 1)(Outputs(LOGITS, HIDDEN), Outputs(LOGITS, HIDDEN), task_loss=torch.tensor(1.0))
+
+
+def test_devices_that_differ_are_refused():
+    with pytest.raises(ValueError, match="student is on cpu, the teacher on meta"):
+        logit_loss(LOGITS, LOGITS.to("meta"))
+
+
+def test_outputs_without_anything_known_are_refused():
+    with pytest.raises(TypeError, match="list has no logits"):
+        Outputs.of([LOGITS])

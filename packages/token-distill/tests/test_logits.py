@@ -1,0 +1,156 @@
+"""The losses on logits against formulas written out, and what must not change them."""
+
+import pytest
+import token_distill_reference as reference
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from token_distill import logit_loss, regression_loss, span_loss
+from token_distill_reference import masks, normal, seeds, temperatures
+from torch.nn import functional as F  # noqa: N812
+
+
+def close(expected, temperature):
+    """A KL is a small difference of probabilities near 1, whose rounding T² scales up."""
+    return pytest.approx(expected, rel=1e-12, abs=1e-14 * temperature**2)
+
+
+@given(st.integers(1, 5), st.integers(2, 6), temperatures, seeds)
+def test_logit_loss_is_the_formula(batch, classes, temperature, seed):
+    student, teacher = normal(batch, classes, seed=seed), normal(batch, classes, seed=seed + 1)
+    expected = reference.logit_loss(student, teacher, temperature)
+    assert logit_loss(student, teacher, temperature).item() == close(expected, temperature)
+
+
+@given(masks(), temperatures, seeds)
+def test_logit_loss_of_tokens_is_the_mean_over_those_that_count(mask, temperature, seed):
+    student, teacher = normal(*mask.shape, 5, seed=seed), normal(*mask.shape, 5, seed=seed + 1)
+    expected = reference.logit_loss(student, teacher, temperature, mask)
+    assert logit_loss(student, teacher, temperature, mask).item() == close(expected, temperature)
+
+
+@given(masks(), temperatures, seeds)
+def test_span_loss_is_the_formula(mask, temperature, seed):
+    start, end, their_start, their_end = (normal(*mask.shape, seed=seed + k) for k in range(4))
+    expected = reference.span_loss([start, end], [their_start, their_end], temperature, mask)
+    loss = span_loss((start, end), (their_start, their_end), temperature, mask)
+    assert loss.item() == close(expected, temperature)
+
+
+def test_the_formulas_tell_wrong_variants_apart():
+    """The control: what is easily done wrong is far from what is asserted above."""
+    student, teacher = normal(3, 4, seed=0), normal(3, 4, seed=1)
+    right = reference.logit_loss(student, teacher, 2.0)
+    ours, theirs = F.log_softmax(student / 2, -1), F.log_softmax(teacher / 2, -1)
+    without_factor = F.kl_div(ours, theirs, log_target=True, reduction="batchmean").item()
+    assert without_factor == pytest.approx(right / 4)
+    wrong_way = 4 * F.kl_div(theirs, ours, log_target=True, reduction="batchmean").item()
+    assert wrong_way != pytest.approx(right, rel=0.01)
+    start, mask = (normal(1, 4, seed=2), normal(1, 4, seed=3)), torch.tensor([[1, 1, 0, 1]])
+    unmasked = span_loss(start, (student[:1], teacher[:1]), 2.0).item()
+    masked = span_loss(start, (student[:1], teacher[:1]), 2.0, mask).item()
+    assert unmasked != pytest.approx(masked, rel=0.01)
+
+
+def test_a_mask_on_examples_drops_them():
+    student, teacher = normal(3, 4, seed=0), normal(3, 4, seed=1)
+    loss = logit_loss(student, teacher, mask=torch.tensor([1, 0, 1]))
+    assert loss.item() == pytest.approx(logit_loss(student[::2], teacher[::2]).item(), rel=1e-14)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
+def test_gradients_are_exact(temperature):
+    student = normal(2, 3, 4, seed=0).requires_grad_()
+    teacher, mask = normal(2, 3, 4, seed=1), torch.tensor([[1, 1, 0], [0, 1, 1]])
+    assert torch.autograd.gradcheck(lambda s: logit_loss(s, teacher, temperature, mask), student)
+    start, end = student[0], student[1]
+    their = (teacher[0], teacher[1])
+    assert torch.autograd.gradcheck(lambda s, e: span_loss((s, e), their, temperature), (start, end))
+    wide = torch.ones(3, 4, dtype=torch.bool).tril()
+    assert torch.autograd.gradcheck(lambda s, e: span_loss((s, e), their, temperature, wide), (start, end))
+    assert torch.autograd.gradcheck(lambda s: regression_loss(s, teacher), student)
+
+
+def test_the_gradient_hardly_depends_on_a_high_temperature():
+    """Why there is a factor of T²: without it, this ratio would be 1/100."""
+    teacher = normal(4, 5, seed=1)
+    norms = []
+    for temperature in (50.0, 500.0):
+        student = normal(4, 5, seed=0).requires_grad_()
+        logit_loss(student, teacher, temperature).backward()
+        norms.append(student.grad.norm().item())
+    assert norms[0] == pytest.approx(norms[1], rel=0.05)
+
+
+@given(masks(), st.integers(1, 3), st.booleans(), seeds)
+def test_padding_changes_neither_losses_nor_gradients(mask, extra, left, seed):
+    batch, tokens = mask.shape
+    place = slice(extra, None) if left else slice(tokens)
+    wide_mask = torch.zeros(batch, tokens + extra, dtype=torch.bool)
+    wide_mask[:, place] = mask
+    for classes in ((), (5,)):
+        student, teacher = (normal(*mask.shape, *classes, seed=seed + k) for k in range(2))
+        wide_student, wide_teacher = (
+            torch.full((batch, tokens + extra, *classes), torch.nan, dtype=torch.float64) for _ in range(2)
+        )
+        wide_student[:, place], wide_teacher[:, place] = student, teacher
+        results = []
+        for s, t, m in ((student, teacher, mask), (wide_student, wide_teacher, wide_mask)):
+            s.requires_grad_()
+            loss = logit_loss(s, t, 2.0, m) if classes else span_loss((s, s), (t, t), 2.0, m)
+            loss.backward()
+            results.append((loss.item(), s.grad))
+        (narrow, gradient), (wide, wide_gradient) = results
+        assert wide == pytest.approx(narrow, rel=1e-12, abs=1e-15)
+        torch.testing.assert_close(wide_gradient[:, place], gradient, rtol=1e-10, atol=1e-14)
+        assert torch.all(wide_gradient[~wide_mask] == 0)
+
+
+@given(st.integers(2, 6), seeds)
+def test_the_order_of_examples_does_not_matter(batch, seed):
+    student, teacher = normal(batch, 4, 5, seed=seed), normal(batch, 4, 5, seed=seed + 1)
+    mask = normal(batch, 4, seed=seed + 2) > 0
+    mask[:, 0] = True
+    order = torch.randperm(batch, generator=torch.Generator().manual_seed(seed))
+    for loss in (
+        lambda s, t, m: logit_loss(s, t, 2.0, m),
+        lambda s, t, m: span_loss((s[..., 0], s[..., 1]), (t[..., 0], t[..., 1]), 2.0, m),
+        lambda s, t, m: regression_loss(s[:, 0], t[:, 0]),
+    ):
+        s = student.clone().requires_grad_()
+        shuffled = student[order].clone().requires_grad_()
+        one, other = loss(s, teacher, mask), loss(shuffled, teacher[order], mask[order])
+        assert one.item() == pytest.approx(other.item(), rel=1e-12)
+        one.backward()
+        other.backward()
+        torch.testing.assert_close(s.grad[order], shuffled.grad, rtol=1e-10, atol=1e-14)
+
+
+def test_regression_loss_is_the_mean_of_squares():
+    student, teacher = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[0.0], [2.0], [1.0]])
+    assert regression_loss(student, teacher).item() == pytest.approx((1 + 0 + 9) / 3)
+
+
+def test_classes_excluded_with_minus_infinity_add_nothing():
+    student, teacher = normal(3, 4, seed=0), normal(3, 4, seed=1)
+    barred_student, barred_teacher = student.clone(), teacher.clone()
+    barred_student[:, 2] = barred_teacher[:, 2] = -torch.inf
+    barred_student.requires_grad_()
+    loss = logit_loss(barred_student, barred_teacher, 2.0)
+    keep = [0, 1, 3]
+    assert loss.item() == pytest.approx(logit_loss(student[:, keep], teacher[:, keep], 2.0).item(), rel=1e-12)
+    loss.backward()
+    assert torch.all(barred_student.grad[:, 2] == 0)
+    assert torch.all(torch.isfinite(barred_student.grad))
+
+
+def test_no_gradient_reaches_the_teacher():
+    student, teacher = normal(3, 4, seed=0).requires_grad_(), normal(3, 4, seed=1).requires_grad_()
+    for loss in (
+        logit_loss(student, teacher),
+        span_loss((student, student), (teacher, teacher)),
+        regression_loss(student, teacher),
+    ):
+        loss.backward()
+    assert student.grad is not None
+    assert teacher.grad is None

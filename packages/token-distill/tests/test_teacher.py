@@ -1,0 +1,200 @@
+"""The teacher: no gradients, eval mode, other dtypes, and a cache that survives all but a new teacher."""
+
+import logging
+
+import pytest
+import torch
+from hypothesis import given
+from token_distill import Outputs, Teacher, span_loss
+from token_distill_reference import masks, normal, seeds
+from torch import nn
+
+
+class Counting(nn.Module):
+    """Logits of each token, its start and end, or its class, and a count of calls."""
+
+    def __init__(self, kind="classes"):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.head = nn.Embedding(50, 8), nn.Linear(8, 3)
+        self.dropout = nn.Dropout(0.5)
+        self.kind, self.calls = kind, 0
+
+    def forward(self, ids, mask=None, shift=None):
+        self.calls += 1
+        states = self.dropout(self.embedding(ids))  # (batch, tokens, 8)
+        if shift is not None:
+            assert shift.dtype == states.dtype
+            states = states + shift
+        logits = self.head(states)
+        weights = torch.ones_like(ids) if mask is None else mask
+        pooled = (logits * weights[..., None]).sum(1) / weights.sum(1, keepdim=True)
+        output = {
+            "tokens": {"logits": logits},
+            "span": {"start_logits": logits[..., 0], "end_logits": logits[..., 1]},
+            "classes": {"logits": pooled},
+        }
+        return output[self.kind] | {"hidden_states": (states, states)}
+
+
+IDS = torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
+
+
+def test_a_teacher_neither_trains_nor_is_trained():
+    module = Counting().train()
+    teacher = Teacher(module)
+    module.train()  # as a training loop does to what it finds
+    first, second = teacher(IDS), teacher(ids=IDS)
+    assert torch.equal(first.logits, second.logits)  # no dropout
+    assert not first.logits.requires_grad
+    assert not any(states.requires_grad for states in first.hidden_states)
+    module.train()
+    assert not torch.equal(module(IDS)["logits"], module(IDS)["logits"])  # the control
+
+
+def test_a_teacher_runs_in_its_own_dtype():
+    exact = Teacher(Counting())(IDS).logits
+    teacher = Teacher(Counting(), dtype=torch.float64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs = teacher(IDS, shift=torch.zeros(1))
+    assert outputs.logits.dtype == outputs.hidden_states[0].dtype == torch.float64
+    torch.testing.assert_close(outputs.logits.float(), exact, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match=r"torch\.int8"):
+        Teacher(Counting(), dtype=torch.int8)
+
+
+def test_a_teacher_brings_its_inputs_to_its_device():
+    class Elsewhere(nn.Module):
+        def forward(self, pair, *, extra):
+            assert all(tensor.device.type == "meta" for tensor in (*pair, extra["deep"]))
+            return torch.ones(2)
+
+    outputs = Teacher(Elsewhere(), device="meta")((IDS, IDS), extra={"deep": IDS})
+    assert outputs.logits.device.type == "cpu"
+
+
+def test_any_module_that_returns_logits_will_do():
+    assert Teacher(nn.Linear(3, 2))(torch.ones(4, 3)).logits.shape == (4, 2)
+
+
+@pytest.mark.parametrize("kind", ["classes", "tokens", "span"])
+def test_the_second_epoch_is_read_from_disk(kind, tmp_path):
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0]])
+    module = Counting(kind)
+    first = Teacher(module, cache=tmp_path / "new" / "cache").logits(["a", "b/c", 7], mask, IDS, mask)
+    assert module.calls == 1
+    again = Teacher(module, cache=tmp_path / "new" / "cache")
+    second = again.logits(torch.tensor([7]), mask[2:], IDS[2:], mask[2:])
+    third = again.logits(["7", "b/c", "a"], mask.flip(0), IDS.flip(0), mask.flip(0))
+    assert module.calls == 1
+    assert second.hidden_states is None
+    for one, other, alone in zip(parts_of(first), parts_of(third), parts_of(second), strict=True):
+        keep = torch.ones(3, dtype=torch.bool) if kind == "classes" else mask.bool()
+        assert torch.equal(one[keep], other.flip(0)[keep])
+        assert torch.equal(one[2:][keep[2:]], alone[keep[2:]])
+    again.logits(["a", "new"], mask[:2], IDS[:2], mask[:2])
+    assert module.calls == 2
+    again.logits(["new"], mask[1:2], IDS[1:2], mask[1:2])
+    assert module.calls == 2
+
+
+def parts_of(outputs):
+    return outputs.logits if isinstance(outputs.logits, tuple) else (outputs.logits,)
+
+
+@given(masks(), seeds)
+def test_cached_spans_can_be_padded_otherwise(tmp_path_factory, mask, seed):
+    """The loss from cached logits is the same on whatever side, and however far, the batch is padded."""
+    ids = torch.randint(50, mask.shape, generator=torch.Generator().manual_seed(seed))
+    teacher = Teacher(Counting("span"), cache=tmp_path_factory.mktemp("cache"))
+    examples = range(len(ids))
+    student = (normal(*mask.shape, seed=seed), normal(*mask.shape, seed=seed + 1))
+    expected = span_loss(student, teacher(ids).logits, 2.0, mask)
+    teacher.logits(examples, mask, ids)
+    wide = torch.cat([torch.zeros_like(mask), mask], dim=1)
+    cached = teacher.logits(examples, wide).logits
+    assert teacher.module.calls == 2
+    padded = tuple(torch.cat([part, part], dim=1) for part in student)
+    assert span_loss(padded, cached, 2.0, wide).item() == pytest.approx(expected.item(), rel=1e-12, abs=1e-14)
+
+
+def test_logits_without_a_cache_are_computed():
+    module = Counting()
+    teacher = Teacher(module)
+    assert torch.equal(teacher.logits([0, 1, 2], None, IDS).logits, teacher(IDS).logits)
+    assert module.calls == 2
+
+
+def test_another_teacher_is_refused(tmp_path):
+    Teacher(Counting(), cache=tmp_path).logits([0, 1, 2], None, IDS)
+    Teacher(Counting(), cache=tmp_path)  # the same weights
+    trained = Counting()
+    with torch.no_grad():
+        trained.head.bias[0] += 1e-6
+    for teacher in (
+        lambda: Teacher(trained, cache=tmp_path),
+        lambda: Teacher(Counting(), cache=tmp_path, dtype=torch.half),
+    ):
+        with pytest.raises(ValueError, match="another teacher") as error:
+            teacher()
+        assert str(tmp_path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"x" * 99]
+)
+def test_a_file_that_cannot_be_read_is_computed_again(damage, tmp_path, caplog):
+    module = Counting()
+    expected = Teacher(module, cache=tmp_path).logits([0, 1, 2], None, IDS).logits
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(damage(file.read_bytes()))
+    with caplog.at_level(logging.WARNING):
+        teacher = Teacher(module, cache=tmp_path)
+    assert file.name in caplog.text
+    assert torch.equal(teacher.logits([0, 1, 2], None, IDS).logits, expected)
+    assert module.calls == 2
+    assert torch.equal(teacher.logits([0, 1, 2], None, IDS).logits, expected)
+    assert module.calls == 2
+
+
+def test_a_file_that_disappears_is_computed_again(tmp_path, caplog):
+    module = Counting()
+    teacher = Teacher(module, cache=tmp_path)
+    expected = teacher.logits([0, 1, 2], None, IDS).logits
+    next(tmp_path.iterdir()).unlink()
+    assert torch.equal(teacher.logits([0, 1, 2], None, IDS).logits, expected)
+    assert module.calls == 2
+    assert "computed again" in caplog.text
+
+
+def test_a_write_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
+    teacher = Teacher(Counting(), cache=tmp_path)
+
+    def full(self, target):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("pathlib.Path.replace", full)
+    with pytest.raises(OSError, match="no space"):
+        teacher.logits([0, 1, 2], None, IDS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ids_and_tokens_must_fit(tmp_path):
+    teacher = Teacher(Counting("tokens"), cache=tmp_path)
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0]])
+    with pytest.raises(ValueError, match=r"2 example ids .* batch of 3"):
+        teacher.logits([0, 1], mask, IDS)
+    with pytest.raises(ValueError, match=r"2 example ids .* batch of 3"):
+        teacher.logits([0, 1], None, IDS)
+    teacher.logits([0, 1, 2], mask, IDS)
+    with pytest.raises(ValueError, match="example 2 was cached with 1 tokens and now has 2"):
+        teacher.logits([2], mask[1:2], IDS[1:2])
+    with pytest.raises(ValueError, match=r"\(1, 3\), \(2, 3\), \(3, 3\).*pass the mask"):
+        teacher.logits([0, 1, 2], None, IDS)
+
+    class OnlyStates(nn.Module):
+        def forward(self, ids):
+            return Outputs(hidden_states=(ids,))
+
+    with pytest.raises(ValueError, match="no logits"):
+        Teacher(OnlyStates()).logits([0, 1, 2], None, IDS)
