@@ -55,6 +55,7 @@ BAD = {
     ),
     "span shapes": (lambda: span_loss((LOGITS, LOGITS), (LOGITS, LOGITS[:2])), "end", "(2, 4)"),
     "span of tokens": (lambda: span_loss((HIDDEN[0],) * 2, (HIDDEN[0],) * 2), "(2, 4, 5)"),
+    "three for a span": (lambda: span_loss((LOGITS,) * 3, (LOGITS,) * 2), "got 3 and 2"),
     "span mask": (lambda: span_loss((LOGITS, LOGITS), (LOGITS, LOGITS), mask=torch.ones(4, 3)), "(4, 3)"),
     "span without positions": (
         lambda: span_loss((LOGITS,) * 2, (LOGITS,) * 2, mask=torch.tensor([[1] * 4, [0] * 4, [1] * 4])),
@@ -107,6 +108,10 @@ BAD = {
     "task losses": (lambda: DistillationLoss()(Outputs(), task_loss=torch.ones(3)), "(3,)"),
     "no teacher": (lambda: DistillationLoss(0, 1)(Outputs(LOGITS)), "logits", "logit=0"),
     "no hidden states": (lambda: DistillationLoss(0, 0, 1)(Outputs(LOGITS), Outputs(LOGITS)), "token=0"),
+    "one class for each token": (
+        lambda: DistillationLoss(0, 1)(Outputs(LOGITS[..., None]), Outputs(LOGITS[..., None])),
+        "regression_loss",
+    ),
     "span and tensor": (
         lambda: DistillationLoss(0, 1)(Outputs((LOGITS, LOGITS)), Outputs(LOGITS)),
         "tuple",

@@ -126,9 +126,11 @@ def test_the_total_is_float32_or_better():
 
 def test_outputs_are_read_by_the_names_of_transformers():
     logits, start, end, states = torch.ones(1), torch.ones(2), torch.ones(3), (torch.ones(4),)
-    assert Outputs.of(logits) == Outputs(logits)
-    assert Outputs.of({"logits": logits, "loss": end}) == Outputs(logits)
-    assert Outputs.of(SimpleNamespace(logits=logits, hidden_states=states)) == Outputs(logits, states)
+    assert Outputs.of(logits).logits is logits
+    assert Outputs.of({"logits": logits, "loss": end}).logits is logits
+    both = Outputs.of(SimpleNamespace(logits=logits, hidden_states=states))
+    assert both.logits is logits
+    assert both.hidden_states is states
     span = Outputs.of(SimpleNamespace(start_logits=start, end_logits=end, hidden_states=None))
     assert span.logits[0] is start
     assert span.logits[1] is end

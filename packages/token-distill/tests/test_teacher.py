@@ -118,6 +118,17 @@ def test_cached_spans_can_be_padded_otherwise(tmp_path_factory, mask, seed):
     assert span_loss(padded, cached, 2.0, wide).item() == pytest.approx(expected.item(), rel=1e-12, abs=1e-14)
 
 
+def test_two_teachers_may_share_a_cache(tmp_path):
+    """Each wrote the same examples, as two processes do that started together; a third reads either."""
+    module = Counting("span")
+    pair = [Teacher(module, cache=tmp_path) for _ in range(2)]
+    first, _ = (teacher.logits([0, 1, 2], None, IDS) for teacher in pair)
+    assert len(list(tmp_path.iterdir())) == 2
+    third = Teacher(module, cache=tmp_path).logits([0, 1, 2], None, IDS)
+    assert module.calls == 2
+    assert all(torch.equal(one, other) for one, other in zip(first.logits, third.logits, strict=True))
+
+
 def test_logits_without_a_cache_are_computed():
     module = Counting()
     teacher = Teacher(module)
@@ -186,6 +197,8 @@ def test_ids_and_tokens_must_fit(tmp_path):
         teacher.logits([0, 1], mask, IDS)
     with pytest.raises(ValueError, match=r"2 example ids .* batch of 3"):
         teacher.logits([0, 1], None, IDS)
+    with pytest.raises(ValueError, match=r"mask \(3, 2\) does not fit logits \(3, 3, 3\)"):
+        teacher.logits([0, 1, 2], mask[:, :2], IDS)
     teacher.logits([0, 1, 2], mask, IDS)
     with pytest.raises(ValueError, match="example 2 was cached with 1 tokens and now has 2"):
         teacher.logits([2], mask[1:2], IDS[1:2])

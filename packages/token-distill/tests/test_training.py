@@ -90,7 +90,7 @@ def test_a_teacher_helps_on_few_examples(seed):
         ("untrained teacher", DistillationLoss.preset("glue"), untrained),
     ):
         student = Classifier(width=8, seed=seed)
-        train(student, loss, few, steps=300, teacher=teacher)
+        train(student, loss, few, steps=150, teacher=teacher)
         results[name] = validation_loss(student)
     assert results["token and logit"] < results["task"]
     assert results["token and logit"] < results["logit"]

@@ -2,6 +2,7 @@
 
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -80,10 +81,8 @@ class LogitsCache:
                 f"the cache {self._folder} holds logits of another teacher, or of this one in another dtype: "
                 f"{path.name} names {teacher}, this is {self._fingerprint}; use another folder, or delete it"
             )
-        for name in names:
-            example = name.rpartition("/")[0]
-            _, parts = self._places.get(example, (path, 0))
-            self._places[example] = (path, parts + 1)
+        parts = Counter(name.rpartition("/")[0] for name in names)
+        self._places |= {example: (path, count) for example, count in parts.items()}
 
     def _pass_over(self, path: Path, error: Exception) -> None:
         _log.warning(

@@ -60,11 +60,13 @@ def span_loss(
             zero, so padding a batch changes nothing.
 
     Returns:
-        A scalar: the mean over the examples of the start's KL and of the end's, and the mean of these two.
+        A scalar: the mean of the start's and the end's KL, each a mean over the examples.
 
     Raises:
         ValueError: as :func:`logit_loss`; also an example that has no position left.
     """
+    if len(student) != 2 or len(teacher) != 2:
+        raise ValueError(f"a span is a start and an end; got {len(student)} and {len(teacher)} tensors")
     halves = []
     for name, ours, theirs in zip(("start logits", "end logits"), student, teacher, strict=True):
         require_same(ours, theirs, name)

@@ -21,7 +21,7 @@ Head = Literal["auto", "classes", "span", "regression"]
 _PRESETS = {"squad": (0.0, 1.0, 0.0), "glue": (0.0, 0.5, 0.5), "gpt2": (1.0, 0.0, 0.0)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LossParts:
     """The loss to train on, and what it is made of.
 
@@ -54,8 +54,8 @@ class DistillationLoss:
         temperature: of :func:`logit_loss` and :func:`span_loss`.
         distance: of :func:`token_loss`.
         head: which loss compares the logits: "classes" :func:`logit_loss`, "span" :func:`span_loss`,
-            "regression" :func:`regression_loss`. "auto" takes a pair for a span and one output for a
-            regression, where a KL is always zero: with λ1 = 0 nothing else would train the head.
+            "regression" :func:`regression_loss`. "auto" takes a pair for a span and (batch, 1) or (batch,)
+            for a regression, where a KL is always zero: with λ1 = 0 nothing else would train the head.
 
     Raises:
         ValueError: weights that are negative, not finite or all zero; a temperature that is not positive;
@@ -155,7 +155,7 @@ class DistillationLoss:
 def _head_of(logits: Logits) -> Head:
     if isinstance(logits, tuple):
         return "span"
-    return "regression" if logits.ndim == 1 or logits.shape[-1] == 1 else "classes"
+    return "regression" if logits.ndim == 1 or logits.shape[1:] == (1,) else "classes"
 
 
 def _usable_task_loss(loss: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 Logits = Tensor | tuple[Tensor, Tensor]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # tensors do not compare to one truth value
 class Outputs:
     """A model's logits and hidden states; what no loss asks for may be missing.
 

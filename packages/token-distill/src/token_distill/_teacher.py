@@ -50,7 +50,7 @@ class Teacher:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Outputs:
         """The module's outputs for these inputs, detached, in the teacher's dtype."""
-        home = next(_tensors((args, kwargs)), torch.empty(0)).device
+        home = _device((args, kwargs))
         device = self._device or home
         precision = torch.autocast(device.type, enabled=False) if self._dtype else nullcontext()
         self.module.eval()  # a training loop may have called train() on a parent
@@ -83,14 +83,12 @@ class Teacher:
                 tokens.
         """
         keys = [str(example) for example in (examples.tolist() if isinstance(examples, Tensor) else examples)]
-        kept = (
-            None if mask is None else boolean_mask(mask, mask.shape, "cached logits").cpu()
-        )  # (batch, tokens)
-        if kept is not None:
+        kept = None
+        if mask is not None:
+            kept = boolean_mask(mask, mask.shape, "cached logits").cpu()  # (batch, tokens)
             _require_batch(keys, len(kept), "mask")
         if self._cache is not None and (rows := self._cache.read(keys)):
-            home = next(_tensors((args, kwargs)), torch.empty(0)).device
-            return Outputs(_to(_joined(keys, rows, kept), home))
+            return Outputs(_to(_joined(keys, rows, kept), _device((args, kwargs, mask))))
         logits = self(*args, **kwargs).logits
         if logits is None:
             raise ValueError("the teacher's output has no logits; only hidden states")
@@ -104,13 +102,17 @@ class Teacher:
             return value.to(self._device, self._dtype if value.is_floating_point() else None)
         if isinstance(value, dict):
             return {key: self._brought(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
+        if type(value) in (list, tuple):
             return type(value)(self._brought(item) for item in value)
         return value
 
 
+def _device(value: Any) -> torch.device:
+    """Where the first tensor in nested arguments is."""
+    return next(_tensors(value), torch.empty(0)).device
+
+
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """All tensors in nested arguments."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict | list | tuple):
@@ -128,6 +130,8 @@ def _split(keys: list[str], logits: Logits, kept: Tensor | None) -> Iterator[tup
     """Each example's logits; of logits that each token has, those of the tokens that count."""
     parts = logits if isinstance(logits, tuple) else (logits,)
     _require_batch(keys, len(parts[0]), "logits")
+    if kept is not None and _per_token(tuple(part[0] for part in parts)) and parts[0].shape[:2] != kept.shape:
+        raise ValueError(f"the mask {tuple(kept.shape)} does not fit logits {tuple(parts[0].shape)}")
     for index, key in enumerate(keys):
         row = tuple(part[index] for part in parts)
         if kept is not None and _per_token(row):

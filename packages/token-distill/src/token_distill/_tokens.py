@@ -1,6 +1,7 @@
 """The layer-wise token loss: how far the student's hidden vectors are from the teacher's."""
 
 from collections.abc import Sequence
+from operator import index
 from typing import Literal, get_args
 
 import torch
@@ -22,8 +23,7 @@ def token_loss(
     """Distance between the hidden vectors of student and teacher: mean over tokens, then over layers.
 
     With the Euclidean distance this is L_token of the ZipLM paper (section 3.3, "Layer-wise Token
-    Distillation"). Besides the gradients, it needs about a megabyte of memory on a CPU, whatever the
-    number of layers.
+    Distillation"). Besides the gradients, it needs a few megabytes on a CPU, whatever the number of layers.
 
     Args:
         student_hidden: the embeddings, then the output of each layer, each (batch, tokens, hidden), as
@@ -78,7 +78,7 @@ def _chosen(layers: Sequence[int] | None, count: int) -> list[int]:
         )
     if layers is None:
         return list(range(count))
-    chosen = [int(layer) for layer in layers]
+    chosen = [index(layer) for layer in layers]
     if not chosen:
         raise ValueError("layers is empty: every layer is pruned away; give the token loss no weight")
     for layer in chosen:
