@@ -5,11 +5,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from latency_profiler_clock import FakeClock
-
 from latency_profiler import OptionError, measure
 from latency_profiler._rounds import WARM_UP_CALLS
 from latency_profiler._timing import format_seconds
+from latency_profiler_clock import FakeClock
 
 
 def test_constant_work_is_measured_exactly_and_stops_at_the_fewest_rounds() -> None:

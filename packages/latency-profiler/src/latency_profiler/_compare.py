@@ -17,7 +17,7 @@ from latency_profiler._threads import pinned_threads
 from latency_profiler._timing import Timing, format_seconds, summarise
 
 if TYPE_CHECKING:
-    from latency_profiler._statistics import FloatArray
+    from latency_profiler._statistics import FloatArray, Samples
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Comparison(Mapping[str, Timing]):
     """
 
     def __init__(self, names: tuple[str, ...], rounds: Rounds, confidence: float) -> None:
-        self.samples: FloatArray = rounds.samples
+        self.samples: FloatArray = np.hstack(rounds.samples)
         self.confidence = confidence
         self.stopped: StopReason = rounds.stopped
         self._timings = dict(zip(names, summarise(rounds, confidence), strict=True))
@@ -63,8 +63,7 @@ class Comparison(Mapping[str, Timing]):
         return next(iter(self._timings))
 
     def _divide(self, above: str, below: str) -> Ratio:
-        columns = [self._column(above), self._column(below)]
-        pair = self.samples[:, columns]
+        pair = [self.samples[:, [self._column(name)]] for name in (above, below)]
         above_seconds, below_seconds = typical(pair)
         draws = resampled(pair)
         low, high = interval(draws[:, 0] / draws[:, 1], self.confidence)
@@ -92,13 +91,17 @@ class Comparison(Mapping[str, Timing]):
         return "\n".join(lines)
 
 
-def ratios_error(samples: FloatArray, confidence: float) -> float:
+def ratios_error(samples: Samples, confidence: float) -> float:
     """The worst relative error of the ratios of all variants to the first."""
-    if np.any(samples <= 0.0):
+    if _some_without_time(samples):
         return np.inf
     center, draws = typical(samples), resampled(samples)
     low, high = interval(draws[:, 1:] / draws[:, :1], confidence)
     return relative_error(center[1:] / center[0], low, high)
+
+
+def _some_without_time(samples: Samples) -> bool:
+    return any(np.any(values <= 0.0) for values in samples)
 
 
 def compare(
@@ -144,9 +147,9 @@ def compare(
             resolve_clock(clock, device_of(first, wrapped[0].arguments())),
             stopping,
             lambda samples: ratios_error(samples, confidence),
-            seed,
-            progress,
+            seed=seed,
+            progress=progress,
         )
-    if np.any(rounds.samples <= 0.0):
+    if _some_without_time(rounds.samples):
         raise OptionError("some calls took no time by this clock", "make the variants do more work per call")
     return Comparison(tuple(variants), rounds, confidence)

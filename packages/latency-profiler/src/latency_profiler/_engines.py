@@ -62,18 +62,19 @@ class CompileEngine(EagerEngine):
         self, module: Callable[..., object], example_inputs: tuple[Any, ...]
     ) -> Callable[..., object]:
         """The compiled module, called once with the example inputs."""
-        call = super().prepare(_with_own_code(module), example_inputs)
         if isinstance(module, torch.nn.Module):
             module.eval()
-        compiled = torch.compile(call, backend=self.backend, dynamic=False)
+        # Inference mode goes around: torch.compile skips functions that wear a decorator of torch itself.
+        compiled = torch.compile(_with_own_code(module), backend=self.backend, dynamic=False)
+        call = torch.inference_mode()(compiled)
         try:
-            compiled(*example_inputs)
+            call(*example_inputs)
         except Exception as error:
             raise EngineError(
                 f"torch.compile failed: {one_line(error)}",
                 "check that the module runs with engine 'eager', and that a C++ compiler is installed",
             ) from error
-        return compiled
+        return call
 
 
 def _with_own_code(module: Callable[..., object]) -> Callable[..., object]:

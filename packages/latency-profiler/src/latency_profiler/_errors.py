@@ -40,7 +40,7 @@ class TableError(ProfilerError, ValueError):
     """A table or its file is corrupt, foreign, or of another version."""
 
 
-class EnvironmentMismatch(ProfilerError):  # noqa: N818 - reads as what it is
+class EnvironmentMismatch(ProfilerError):
     """A table was measured elsewhere and its use here was not agreed to."""
 
 

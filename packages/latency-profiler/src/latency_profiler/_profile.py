@@ -120,8 +120,9 @@ def profile_families(
             resolve_clock(clock, device_of(variants[0].function, variants[0].arguments())),
             stopping,
             lambda samples: seconds_error(samples, confidence),
-            seed,
-            progress,
+            balanced=True,
+            seed=seed,
+            progress=progress,
         )
     timings = iter(summarise(rounds, confidence))
     return {

@@ -40,9 +40,8 @@ def checked_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
             raise SizeError(f"size {value} is negative", hint)
     falling = tuple(sorted(set(values), reverse=True))
     if values not in (falling, falling[::-1]):
-        place = next(
-            i for i in range(1, len(values)) if (values[i] >= values[i - 1]) == (values[0] > values[1])
-        )
+        way = values[1] - values[0]
+        place = next(i for i in range(1, len(values)) if (values[i] - values[i - 1]) * way <= 0)
         raise SizeError(
             f"sizes are not sorted or repeat: {values[place]} comes after {values[place - 1]}", hint
         )

@@ -16,7 +16,7 @@ from latency_profiler._threads import pinned_threads
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from latency_profiler._statistics import FloatArray
+    from latency_profiler._statistics import FloatArray, Samples
 
 
 @dataclass(frozen=True)
@@ -73,29 +73,33 @@ def format_seconds(seconds: float) -> str:
 
 def summarise(rounds: Rounds, confidence: float) -> tuple[Timing, ...]:
     """One Timing per variant."""
-    samples = rounds.samples  # (rounds, variants)
-    low, high = interval(resampled(samples), confidence)
-    seconds = typical(samples)
-    lower, median, upper = np.percentile(samples, [25, 50, 75], axis=0)
-    spread = np.divide(upper - lower, median, out=np.zeros_like(median), where=median > 0)
+    seconds = typical(rounds.samples)
+    low, high = interval(resampled(rounds.samples), confidence)
     return tuple(
-        Timing(
-            seconds=float(seconds[index]),
-            low=float(low[index]),
-            high=float(high[index]),
-            minimum=float(samples[:, index].min()),
-            median=float(median[index]),
-            maximum=float(samples[:, index].max()),
-            spread=float(spread[index]),
-            runs=len(samples),
-            calls=calls,
-            stopped=rounds.stopped,
-        )
-        for index, calls in enumerate(rounds.calls)
+        _summary(samples, seconds[index], low[index], high[index], rounds.calls[index], rounds.stopped)
+        for index, samples in enumerate(rounds.samples)
     )
 
 
-def seconds_error(samples: FloatArray, confidence: float) -> float:
+def _summary(
+    samples: FloatArray, seconds: float, low: float, high: float, calls: int, stopped: StopReason
+) -> Timing:
+    lower, median, upper = (float(value) for value in np.percentile(samples, [25, 50, 75]))
+    return Timing(
+        seconds=float(seconds),
+        low=float(low),
+        high=float(high),
+        minimum=float(samples.min()),
+        median=median,
+        maximum=float(samples.max()),
+        spread=(upper - lower) / median if median > 0 else 0.0,
+        runs=samples.size,
+        calls=calls,
+        stopped=stopped,
+    )
+
+
+def seconds_error(samples: Samples, confidence: float) -> float:
     """The worst relative error of the variants' 20th percentiles."""
     return relative_error(typical(samples), *interval(resampled(samples), confidence))
 

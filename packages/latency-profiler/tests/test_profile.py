@@ -1,0 +1,234 @@
+"""Profiles of module families: what is built, in which order it is timed, what is refused."""
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+from latency_profiler import (
+    CompileEngine,
+    EngineError,
+    FactoryError,
+    Family,
+    LatencyCurve,
+    OptionError,
+    OutputError,
+    SizeError,
+    profile,
+    profile_families,
+)
+from latency_profiler._rounds import balanced_repeats
+from latency_profiler.blocks import transformer_attention, transformer_ffn
+from latency_profiler_clock import FakeClock
+
+
+def test_the_curve_is_exact_and_size_0_is_what_build_gives() -> None:
+    clock = FakeClock()
+    built = []
+
+    def build(size: int) -> Callable[..., None]:
+        built.append(size)
+        return clock.work(0.5 * size + 0.25)
+
+    curve = profile(build, [4, 2, 0], (), clock=clock, max_seconds=1e6)
+    assert curve == LatencyCurve((4, 2, 0), (2.25, 1.25, 0.25), curve.timings)
+    assert built == [4, 2, 0]
+    assert [timing.runs for timing in curve.timings] == [60, 60, 120]  # the quickest twice a round
+    assert profile(build, [0, 2, 4], (), clock=clock, max_seconds=1e6) == curve
+
+
+def test_noise_that_breaks_the_order_is_pooled_and_the_measured_times_are_kept() -> None:
+    clock = FakeClock()
+    seconds = {3: 4.0, 2: 2.0, 1: 3.0, 0: 1.0}
+    curve = profile(
+        lambda size: clock.work(seconds[size]), range(3, -1, -1), (), clock=clock, max_seconds=1e6
+    )
+    assert curve.seconds == (4.0, 2.5, 2.5, 1.0)
+    assert [timing.seconds for timing in curve.timings] == [4.0, 2.0, 3.0, 1.0]
+
+
+def test_all_sizes_of_all_families_are_sampled_in_every_round() -> None:
+    clock = FakeClock()
+    order: list[tuple[str, int]] = []
+
+    def family(name: str, sizes: list[int]) -> Family:
+        def build(size: int) -> Callable[..., None]:
+            def run() -> None:
+                order.append((name, size))
+                clock.time += 1.0 + size
+
+            return run
+
+        return Family(build, sizes, ())
+
+    families = {"attention": family("attention", [2, 1, 0]), "whole": family("whole", [7])}
+    curves = profile_families(families, clock=clock, max_seconds=1e6)
+    once = [("attention", 0), ("attention", 0), ("attention", 1), ("attention", 2), ("whole", 7)]
+    rounds = [order[start : start + 5] for start in range(len(order) - 5 * 60, len(order), 5)]
+    assert all(sorted(samples) == once for samples in rounds)
+    assert len({tuple(samples) for samples in rounds}) > 30
+    assert curves["attention"].seconds == (3.0, 2.0, 1.0)
+    assert curves["whole"].seconds == (8.0,)
+
+
+def test_a_slow_half_hour_does_not_bend_the_curve() -> None:
+    """The machine is three times slower most of the time; interleaved rounds and the percentile ignore it."""
+    clock = FakeClock()
+
+    def build(size: int) -> Callable[..., None]:
+        weather = (3.0 if clock.time % 100 > 15 else 1.0 for _ in itertools.count())
+        return clock.work_by(size * factor for factor in weather)
+
+    curve = profile(build, [4, 3, 2, 1], (), clock=clock, max_seconds=4000)
+    assert curve.seconds == pytest.approx((4.0, 3.0, 2.0, 1.0))
+    assert curve.timings[0].median == pytest.approx(12.0)
+
+
+def test_progress_rises_to_one() -> None:
+    clock, seen = FakeClock(), []
+    profile(
+        lambda size: clock.work(1.0),
+        [1, 0],
+        (),
+        clock=clock,
+        max_seconds=1e3,
+        progress=lambda rounds, fraction: seen.append((rounds, fraction)),
+    )
+    assert seen[-1] == (60, 1.0)
+    assert seen[:2] == [(1, 0.002), (2, 0.004)]
+
+
+@pytest.mark.parametrize("build", [transformer_attention(16, 4), transformer_ffn(16)])
+@pytest.mark.parametrize("engine", ["eager", CompileEngine(backend="eager")])
+def test_the_ready_blocks_run_at_every_size(build: Callable[[int], torch.nn.Module], engine: object) -> None:
+    curve = profile(
+        build,
+        [4, 1, 0],
+        torch.randn(2, 3, 16),
+        engine=engine,
+        threads=1,
+        min_rounds=5,
+        max_seconds=0.2,  # type: ignore[arg-type]
+    )
+    assert curve.sizes == (4, 1, 0)
+    assert curve.seconds[0] > 0
+
+
+@torch.no_grad()
+def test_attention_is_attention() -> None:
+    """Against torch's own multi-head attention with the same weights."""
+    torch.manual_seed(0)
+    block = transformer_attention(12, 3)(3)
+    x = torch.randn(2, 5, 12)
+    own = block.get_submodule("branch")
+    reference = torch.nn.MultiheadAttention(12, 3, batch_first=True)
+    linear = [own.get_submodule(name) for name in ("query", "key", "value")]
+    reference.in_proj_weight.copy_(torch.cat([layer.get_parameter("weight") for layer in linear]))
+    reference.in_proj_bias.copy_(torch.cat([layer.get_parameter("bias") for layer in linear]))
+    reference.out_proj.load_state_dict(own.get_submodule("output").state_dict())
+    expected = torch.nn.functional.layer_norm(x + reference(x, x, x)[0], (12,))
+    torch.testing.assert_close(block(x), expected)
+    assert not torch.allclose(transformer_attention(12, 3)(2)(x), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize(("factory", "size"), [(transformer_attention(12, 3), 2), (transformer_ffn(12), 7)])
+def test_blocks_have_the_parameters_of_their_size(
+    factory: Callable[[int], torch.nn.Module], size: int
+) -> None:
+    parameters = sum(p.numel() for name, p in factory(size).named_parameters() if name.startswith("branch"))
+    attention = 4 * 12 * 8 + 3 * 8 + 12
+    ffn = 2 * 12 * 7 + 7 + 12
+    assert parameters == (attention if size == 2 else ffn)
+    assert not [name for name, _ in factory(0).named_parameters() if name.startswith("branch")]
+
+
+def test_modules_are_timed_in_eval_mode_without_gradients() -> None:
+    clock, seen = FakeClock(), []
+
+    class Module(torch.nn.Module):
+        def forward(self) -> None:
+            clock.time += 1.0
+            seen.append((self.training, torch.is_inference_mode_enabled()))
+
+    profile(lambda size: Module(), [1], (), clock=clock, max_seconds=1e3)
+    assert set(seen) == {(False, True)}
+
+
+def test_many_sizes_are_all_compiled() -> None:
+    """torch.compile gives up after eight variants of one code; every size must have a graph of its own."""
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: object) -> object:
+        graphs.append(graph)
+        return graph.forward
+
+    engine = CompileEngine(backend=backend)
+    build = transformer_ffn(8)
+    x = torch.randn(2, 3, 8)
+    for size in range(12, 0, -1):
+        module = build(size)
+        torch.testing.assert_close(engine.prepare(module, (x,))(x), module(x))
+    assert len(graphs) == 12
+
+
+def test_a_failing_compiler_is_one_line() -> None:
+    def backend(graph: object, inputs: object) -> object:
+        raise RuntimeError("no compiler\nlong story")
+
+    with pytest.raises(EngineError, match=r"torch.compile failed: .*; check that the module runs") as caught:
+        CompileEngine(backend=backend).prepare(transformer_ffn(8)(4), (torch.randn(2, 3, 8),))
+    assert "\n" not in str(caught.value)
+
+
+class Nan(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> dict[str, list[torch.Tensor]]:
+        return {"logits": [x / 0 * 0]}
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "said"),
+    [
+        (lambda size: 1 // size, FactoryError, "build(0) raises ZeroDivisionError: "),
+        (
+            lambda size: None,
+            FactoryError,
+            "build(1) returns NoneType, which cannot be called; return a module",
+        ),
+        (
+            lambda size: torch.nn.Linear(7, size + 1),
+            OutputError,
+            "build(1) cannot be called with (2x8 float32): ",
+        ),
+        (lambda size: Nan(), OutputError, "build(1) returns values that are not finite; timings of nan"),
+    ],
+)
+def test_bad_factories_are_named(build: Callable[[int], object], error: type[Exception], said: str) -> None:
+    working = (
+        build
+        if error is not FactoryError or "raises" not in said
+        else lambda size: 1 // size and torch.nn.Identity()
+    )
+    with pytest.raises(error) as caught:
+        profile(working, [1, 0], torch.ones(2, 8))  # type: ignore[arg-type]
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_arguments_are_named() -> None:
+    with pytest.raises(SizeError, match="8 comes after 0"):
+        profile(transformer_ffn(8), [4, 0, 8], torch.ones(2, 8))
+    with pytest.raises(OptionError, match="there is no family"):
+        profile_families({})
+    with pytest.raises(OptionError, match="engine 'tpu' is not known; use one of eager, compile"):
+        profile(transformer_ffn(8), [4], torch.ones(2, 8), engine="tpu")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="hidden size 10 is not a multiple of 3 heads"):
+        transformer_attention(10, 3)
+    with pytest.raises(OptionError, match="hidden is 0"):
+        transformer_ffn(0)
+
+
+def test_quick_variants_are_sampled_more_often_by_the_root_of_their_speed() -> None:
+    assert balanced_repeats([1.0, 1.0, 1.0]) == [1, 1, 1]
+    seconds = [9.0] * 9 + [1.0]  # mean 8.2, so 2.86 times the samples for a ninth of the time
+    assert balanced_repeats(seconds) == [1] * 9 + [3]
+    assert balanced_repeats([1.0, 1e-9, 0.0]) == [1, 8, 8]

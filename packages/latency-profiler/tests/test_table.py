@@ -1,0 +1,206 @@
+"""Tables: sums, files, and the places they come from."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from latency_profiler import (
+    Environment,
+    EnvironmentMismatch,
+    LatencyCurve,
+    LatencyTable,
+    OptionError,
+    SizeError,
+    TableError,
+    profile,
+)
+from latency_profiler_clock import FakeClock
+
+HERE = Environment.current(batch_size=8, sequence_length=128, threads=1)
+TABLE = LatencyTable(
+    HERE,
+    0.5,
+    {"attention": LatencyCurve((12, 4, 0), (3.0, 2.0, 0.0)), "ffn": LatencyCurve((64, 0), (4.0, 0.25))},
+)
+
+
+def test_a_prediction_is_the_sum_of_its_parts() -> None:
+    assert TABLE.predict({"attention": [12, 8], "ffn": [64, 0]}) == 0.5 + (3.0 + 2.5) + (4.0 + 0.25)
+    assert TABLE.predict({}) == 0.5
+
+
+def test_speedup_is_against_as_many_modules_at_their_largest() -> None:
+    assert TABLE.speedup({"attention": [12, 12], "ffn": [64]}) == 1.0
+    assert TABLE.speedup({"attention": [4], "ffn": [0]}) == (0.5 + 3.0 + 4.0) / (0.5 + 2.0 + 0.25)
+    assert LatencyTable(HERE, 0.0, TABLE.curves).speedup({"attention": [0]}) == float("inf")
+
+
+@given(st.lists(st.sampled_from([12, 9, 4, 1, 0]), min_size=1, max_size=12), st.data())
+def test_smaller_modules_are_never_slower(sizes: list[int], data: st.DataObject) -> None:
+    smaller = [data.draw(st.integers(0, size)) for size in sizes]
+    assert TABLE.predict({"attention": smaller}) <= TABLE.predict({"attention": sizes})
+    assert TABLE.speedup({"attention": sizes}) >= 1.0
+
+
+def test_a_saved_table_comes_back_the_same(tmp_path: Path) -> None:
+    clock = FakeClock()
+    curve = profile(
+        lambda size: clock.work(1.0 + size, 2.0 + size), [3, 1, 0], (), clock=clock, max_seconds=50
+    )
+    table = LatencyTable(HERE, 1 / 3, {**TABLE.curves, "ffn": curve})
+    table.save(tmp_path / "latency.json")
+    again = LatencyTable.load(tmp_path / "latency.json", HERE)
+    assert again == table
+    assert again.curves["ffn"].timings[0].stopped == "max_seconds"
+    assert [path.name for path in tmp_path.iterdir()] == ["latency.json"]
+
+
+def test_the_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "latency.json"
+    TABLE.save(path)
+    before = path.read_text()
+
+    def full_disk(self: Path, *args: object, **kwargs: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        LatencyTable(HERE, 1.0, TABLE.curves).save(path)
+    monkeypatch.undo()
+    assert path.read_text() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["latency.json"]
+
+
+def test_the_file_is_as_readable_as_any_other(tmp_path: Path) -> None:
+    TABLE.save(tmp_path / "latency.json")
+    (tmp_path / "plain").touch()
+    assert (tmp_path / "latency.json").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def edited(path: Path, *keys: str, value: object = None) -> None:
+    """Overwrite one entry of a saved table; without a value remove it."""
+    document = json.loads(path.read_text())
+    place = document
+    for key in keys[:-1]:
+        place = place[key]
+    if value is None:
+        del place[keys[-1]]
+    else:
+        place[keys[-1]] = value
+    path.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "said"),
+    [
+        (("format",), None, "is not a latency table; make one with"),
+        (("version",), 2, "has schema version 2, this package reads 1; install"),
+        (("version",), None, "has schema version None"),
+        (("fixed",), None, "is corrupt: KeyError: 'fixed'"),
+        (("fixed",), -1.0, "is corrupt: the fixed part is -1.0 seconds"),
+        (("fixed",), "soon", "is corrupt: ValueError"),
+        (("curves",), {}, "is corrupt: there is no curve"),
+        (("curves",), [1], "is corrupt: AttributeError"),
+        (("curves", "ffn"), [1, 2], "is corrupt: TypeError"),
+        (("curves", "ffn", "sizes"), [0, 64], "is corrupt: the sizes of a curve rise"),
+        (("curves", "ffn", "sizes"), [64, -1], "is corrupt: size -1 is negative"),
+        (("curves", "ffn", "seconds"), [1.0, 2.0], "is corrupt: a smaller size takes longer"),
+        (("curves", "ffn", "timings"), [{"seconds": 1.0}] * 2, "is corrupt: TypeError"),
+        (("environment", "threads"), None, "is corrupt: TypeError"),
+        (("environment", "moon"), "full", "is corrupt: TypeError"),
+    ],
+)
+def test_corrupt_and_foreign_files_are_named(
+    tmp_path: Path, keys: tuple[str, ...], value: object, said: str
+) -> None:
+    path = tmp_path / "latency.json"
+    TABLE.save(path)
+    edited(path, *keys, value=value)
+    with pytest.raises(TableError) as caught:
+        LatencyTable.load(path)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[1, 2]", b"null"])
+def test_what_is_no_table_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "latency.json"
+    path.write_bytes(content)
+    with pytest.raises(TableError, match=r"is not (JSON|a latency table)"):
+        LatencyTable.load(path)
+
+
+def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match=r"cannot read .*: No such file or directory; check the path"):
+        LatencyTable.load(tmp_path / "none.json")
+    with pytest.raises(OptionError, match=r"cannot write .*: No such file or directory; choose a folder"):
+        TABLE.save(tmp_path / "none" / "latency.json")
+
+
+def test_a_table_from_elsewhere_needs_consent(tmp_path: Path) -> None:
+    there = dataclasses.replace(HERE, device_name="Other CPU", versions={**HERE.versions, "torch": "1.0"})
+    LatencyTable(there, 0.5, TABLE.curves).save(tmp_path / "there.json")
+    with pytest.raises(EnvironmentMismatch) as caught:
+        LatencyTable.load(tmp_path / "there.json", HERE)
+    said = str(caught.value)
+    assert f"device_name {HERE.device_name} here, Other CPU there" in said
+    assert f"torch version {torch.__version__} here, 1.0 there" in said
+    assert said.endswith("profile here, or agree with allow_other_environment=True")
+    assert LatencyTable.load(tmp_path / "there.json", HERE, allow_other_environment=True).environment == there
+
+
+def test_load_average_is_no_difference_and_everything_else_is() -> None:
+    assert HERE.differences(dataclasses.replace(HERE, load_average=99.0)) == []
+    changes = {
+        "device": "cuda",
+        "device_name": "?",
+        "capability": "?",
+        "cores": 999,
+        "system": "?",
+        "threads": 99,
+        "dtype": "?",
+        "engine": "?",
+        "versions": {"python": "2"},
+        "clock": "cpu",
+        "batch_size": 1,
+        "sequence_length": None,
+        "details": {"attention": "flash"},
+    }
+    assert {*changes, "load_average"} == {field.name for field in dataclasses.fields(Environment)}
+    for name, value in changes.items():
+        assert HERE.differences(dataclasses.replace(HERE, **{name: value}))  # type: ignore[arg-type]
+
+
+def test_the_current_environment_is_described() -> None:
+    environment = Environment.current(
+        dtype=torch.bfloat16,
+        batch_size=2,
+        threads=3,
+        clock=FakeClock(),
+        engine="compile",
+        details={"prompt": 5},
+    )
+    assert (environment.dtype, environment.threads, environment.clock) == ("bfloat16", 3, "fake")
+    assert (environment.engine, environment.device, environment.batch_size) == ("compile", "cpu", 2)
+    assert environment.versions["torch"] == torch.__version__
+    assert environment.device_name
+    text = str(environment)
+    assert "3 threads, bfloat16, compile, batch 2, fake clock" in text
+    assert text.endswith("prompt 5")
+    assert Environment.from_dict(json.loads(json.dumps(environment.to_dict()))) == environment
+
+
+def test_bad_arguments_are_named() -> None:
+    with pytest.raises(OptionError, match="there is no curve 'attn'; the table has attention, ffn"):
+        TABLE.predict({"attn": [1]})
+    with pytest.raises(SizeError, match="size 13 was not measured; use sizes from 0 to 12"):
+        TABLE.predict({"attention": [13]})
+    with pytest.raises(OptionError, match="batch_size is 0"):
+        Environment.current(batch_size=0)
+    with pytest.raises(OptionError, match="there is no meta device here; use device 'cpu'"):
+        Environment.current(device="meta")
+    assert "attention: 12: 3 s, 4: 2 s, 0: 0 ns" in str(TABLE)
