@@ -1,25 +1,24 @@
 """Structured OBS elimination, blocked: the order of the paper's Algorithm 1 at matrix-product speed.
 
 Symbols: W (r, d) weights, A (d, d) inverse of the damped Hessian, G = WᵀW. Removing a group S of columns with
-A_SS = RᵀR turns, with l = R⁻ᵀ A_S, u = R⁻ᵀ W_Sᵀ and v = R⁻ᵀ G_S − ½ (R⁻ᵀ G_SS R⁻¹) l,
+A_SS = R Rᵀ turns, with l = R⁻¹ A_S, u = R⁻¹ W_Sᵀ and v = R⁻¹ G_S − ½ (R⁻¹ G_SS R⁻ᵀ) l,
 
     A into A − lᵀl,    W into W − uᵀl,    G into G − vᵀl − lᵀv,    at a cost of tr(A_SS⁻¹ G_SS).
 
-Algorithm 1 does this to all of A and W for every group: memory-bound, and O(d² + r d) for a single column. This
-differs from it in four ways:
+Algorithm 1 does this to all of A and W for every group, at the speed of memory. This differs in four ways:
 
-1. Candidates. For some 96 columns at a time, only the rows of A and G of the cheapest groups are brought up to
-   date. The next removals are chosen among these, on matrices small enough to stay in cache.
-2. Verification. The rows l, v of the removals chosen are then completed for all columns by two triangular solves.
-   They yield the cost of every other group at every step: where one of those was cheaper than the one chosen, the
-   block is cut short there. So the choice is exact, and only its speed depends on the candidates.
-3. A is never rewritten: its current rows are A − KᵀK with K the rows l so far, one product per block of the
-   candidates. W is updated, once per block; it has fewer rows than A.
-4. Columns move: groups removed go to the end, the first one last, and what is left shrinks for real.
+1. Candidates. For some 96 columns at a time, only the rows of A and G of the cheapest groups are brought up
+   to date. The next removals are chosen among these, on matrices small enough to stay in cache.
+2. Verification. The rows l and v of the removals chosen are then completed for all columns by triangular
+   solves. They yield the cost of every other group at every step: where one of those was cheaper than the one
+   chosen, the block is cut short there. So the choice is exact; only the speed depends on the candidates.
+3. A is never rewritten: its current rows are those of A − KᵀK with K the rows l so far, one product per block
+   for the candidates. W, which has fewer rows, is updated once per block.
+4. Columns move: groups removed go to the end, the first one last, and what is left really shrinks.
 
-In that arrangement K is lower triangular and K A⁻¹ Kᵀ = I: it is the inverse of the Cholesky factor of the damped
-Hessian, so that the weights and errors of all levels come out as a by-product (see `Trace`). The rows u are those
-of Yᵀ for Y = W K⁻¹.
+In that arrangement K is lower triangular and K A⁻¹ Kᵀ = I: it is the inverse of the Cholesky factor of the
+damped Hessian, and the weights and errors of all levels follow from it (see `Trace`). The rows u make up Yᵀ
+for Y = W K⁻¹.
 """
 
 from collections.abc import Callable
@@ -31,6 +30,8 @@ import torch
 # within 5 %; with a surplus of 1.1 blocks are often cut short.
 BLOCK_COLUMNS = 96
 SURPLUS = 1.35
+
+PROHIBITIVE = 1e300  # the cost of what is gone already
 
 
 class NonPositivePivot(ArithmeticError):
@@ -88,16 +89,18 @@ def eliminate(
         A_rows.addmm_(Kt[rows, m:], Kt[:m, m:].mT, alpha=-1)
         torch.mm(Wt[rows], Wt[:m].mT, out=G_rows)  # (c g, m)
 
-        choice = _choose(A_rows.index_select(1, rows), G_rows.index_select(1, rows), min(block, n), g)
+        A_small, G_small = (half.index_select(1, rows) for half in (A_rows, G_rows))  # (c g, c g) each
+        choice = _choose(A_small, G_small, min(block, n), g)
         T, S = choice.l.triu(), choice.v.triu()  # (b g, b g): what is zero in theory is made so
-        L = torch.linalg.solve_triangular(T.mT, A_rows[choice.pivots], upper=False)  # (b g, m)
+        T_inverse = torch.linalg.solve_triangular(T, torch.eye(len(T), out=torch.empty_like(T)), upper=True)
+        L = T_inverse.mT @ A_rows[choice.pivots]  # (b g, m)
         b = len(choice.picks)
         if len(candidates) < n:
-            V = torch.linalg.solve_triangular(T.mT, G_rows[choice.pivots] - S.mT @ L, upper=False)  # (b g, m)
+            V = T_inverse.mT @ G_rows[choice.pivots].addmm_(S.mT, L, alpha=-1)  # (b g, m)
             b = _verified_steps(A_diagonal, G_diagonal, L, V, choice.costs, candidates)
         chosen, T, L = candidates[choice.picks[:b]], T[: b * g, : b * g], L[: b * g]
         pivots = _columns_of(chosen, g)  # (b g,) positions
-        U = torch.linalg.solve_triangular(T.mT, Wt[pivots], upper=False)  # (b g, r)
+        U = T_inverse[: b * g, : b * g].mT @ Wt[pivots]  # (b g, r)
         L[:, pivots] = T
         Wt[:m].addmm_(L.mT, U, alpha=-1)
         A_diagonal -= _gram_steps(L, L, b, g).sum(0)
@@ -126,53 +129,79 @@ class _Choice(NamedTuple):
     l: torch.Tensor  # (b g, b g) rows l at the pivots
     v: torch.Tensor  # (b g, b g) rows v at the pivots
 
+    @classmethod
+    def of(cls, picks: list[int], costs: list[float], steps: torch.Tensor, g: int) -> "_Choice":
+        """Cut the rows [l v], (b g, 2 c g), down to the pivots."""
+        chosen = torch.tensor(picks, device=steps.device)
+        pivots = (chosen[:, None] * g + torch.arange(g, device=steps.device)).flatten()
+        l, v = (half.index_select(1, pivots) for half in steps.tensor_split(2, dim=1))
+        return cls(chosen, pivots, steps.new_tensor(costs), l, v)
+
 
 def _choose(A: torch.Tensor, G: torch.Tensor, count: int, g: int) -> _Choice:
-    """Run the elimination among the candidates alone, `count` times; A and G are (c g, c g)."""
-    size = A.shape[0]
-    M = torch.cat([A, G], dim=1)  # (c g, 2 c g)
-    A_diagonal, G_diagonal = (diagonal_blocks(half, g) for half in M.tensor_split(2, dim=1))  # views
-    steps = A.new_empty(count * g, 2 * size)  # rows [l v]
-    X = A.new_zeros(2 * g, 2 * size)  # [[l v], [0 l]]: A − lᵀl and G − lᵀv − vᵀl are one product away
-    identity = torch.eye(g, dtype=A.dtype, device=A.device)
-    prohibitive = 1e300 * identity
+    """Run the elimination among the candidates alone, `count` times; A and G (c g, c g) are used up."""
+    return _choose_columns(A, G, count) if g == 1 else _choose_groups(A, G, count, g)
+
+
+def _choose_columns(A: torch.Tensor, G: torch.Tensor, count: int) -> _Choice:
+    """Choose for groups of one column.
+
+    This loop runs thousands of times on small matrices, so it counts operations: [A G] is one matrix M, and
+    the update A − lᵀl, G − lᵀv − vᵀl one product, M − [l; v]ᵀ [[l v], [0 l]].
+    """
+    size = len(A)
+    M = torch.cat([A, G], dim=1)  # (c, 2 c)
+    A_diagonal, G_diagonal = (half.diagonal() for half in M.tensor_split(2, dim=1))  # views (c,)
+    X = A.new_zeros(2, 2 * size)  # [[l v], [0 l]]
+    lv, l, v, l_below = X[:1], X[0, :size], X[0, size:], X[1, size:]
+    lv_columns = lv.view(2, size).mT  # (c, 2)
+    steps = A.new_empty(count, 2 * size)
+    cost = A.new_empty(size)
     picks, costs = [], []
-    for step in range(count):
-        cost = removal_costs(A_diagonal, G_diagonal)
+    for step in steps:
+        torch.div(G_diagonal, A_diagonal, out=cost)
         pick = int(cost.argmin())
-        picks.append(pick)
-        costs.append(float(cost[pick]))
-        lv = X[:g]
-        _rows_of_removal(M[pick * g : (pick + 1) * g], pick, lv)
-        X[g:, size:] = X[:g, :size]
-        M.addmm_(lv.view(g, 2, size).permute(2, 1, 0).reshape(size, 2 * g), X, alpha=-1)
-        steps[step * g : (step + 1) * g] = lv
-        A_diagonal[pick] = identity
-        G_diagonal[pick] = prohibitive  # never chosen again
-    chosen = torch.tensor(picks, device=A.device)
-    pivots = (chosen[:, None] * g + torch.arange(g, device=A.device)).flatten()
-    l, v = (half.index_select(1, pivots) for half in steps.tensor_split(2, dim=1))
-    return _Choice(chosen, pivots, torch.tensor(costs, dtype=A.dtype, device=A.device), l, v)
-
-
-def _rows_of_removal(rows: torch.Tensor, pick: int, lv: torch.Tensor) -> None:
-    """Write [l v] (g, 2 c g) for a group with rows [A_S G_S] (g, 2 c g) into `lv`."""
-    g, size = lv.shape[0], lv.shape[1] // 2
-    l, v = lv[:, :size], lv[:, size:]
-    if g == 1:  # the loop over single columns runs thousands of times: scalars, and few operations
-        pivot = float(rows[0, pick])
+        pivot, g_pivot = A_diagonal[pick].item(), G_diagonal[pick].item()
         if not pivot > 0:
             raise NonPositivePivot
-        torch.mul(rows, pivot**-0.5, out=lv)
-        v.add_(l, alpha=-float(rows[0, size + pick]) / (2 * pivot))
-        return
-    group = slice(pick * g, (pick + 1) * g)
-    root, failed = torch.linalg.cholesky_ex(rows[:, group])  # Rᵀ (g, g)
-    if failed:
-        raise NonPositivePivot
-    lv[:] = torch.linalg.solve_triangular(root, rows, upper=False)
-    half = torch.linalg.solve_triangular(root.mT, v[:, group], upper=True, left=False).mul_(0.5)  # (g, g)
-    v.addmm_(half, l, alpha=-1)
+        picks.append(pick)
+        costs.append(g_pivot / pivot)
+        torch.mul(M[pick], pivot**-0.5, out=X[0])
+        v.add_(l, alpha=-g_pivot / (2 * pivot))
+        l_below.copy_(l)
+        step.copy_(X[0])
+        M.addmm_(lv_columns, X, alpha=-1)
+        A_diagonal[pick] = 1.0
+        G_diagonal[pick] = PROHIBITIVE
+    return _Choice.of(picks, costs, steps, 1)
+
+
+def _choose_groups(A: torch.Tensor, G: torch.Tensor, count: int, g: int) -> _Choice:
+    """Choose for groups of g columns."""
+    size = len(A)
+    A_diagonal, G_diagonal = diagonal_blocks(A, g), diagonal_blocks(G, g)  # views (c, g, g)
+    identity = torch.eye(g, out=A.new_empty(g, g))
+    steps = A.new_empty(count * g, 2 * size)
+    picks, costs = [], []
+    for step in range(count):
+        cost = removal_costs(A_diagonal, G_diagonal)  # (c,)
+        pick = int(cost.argmin())
+        picks.append(pick)
+        costs.append(cost[pick].item())
+        group = slice(pick * g, (pick + 1) * g)
+        root, failed = torch.linalg.cholesky_ex(A[group, group])  # R (g, g)
+        if failed:
+            raise NonPositivePivot
+        rows = steps[step * g : (step + 1) * g]  # [l v] (g, 2 c g)
+        rows[:] = torch.linalg.solve_triangular(root, torch.cat([A[group], G[group]], dim=1), upper=False)
+        l, v = rows.tensor_split(2, dim=1)
+        half = torch.linalg.solve_triangular(root.mT, v[:, group], upper=True, left=False).mul_(0.5)  # (g, g)
+        v.addmm_(half, l, alpha=-1)
+        A.addmm_(l.mT, l, alpha=-1)
+        G.addmm_(l.mT, v, alpha=-1).addmm_(v.mT, l, alpha=-1)
+        A_diagonal[pick] = identity
+        G_diagonal[pick] = PROHIBITIVE * identity
+    return _Choice.of(picks, costs, steps, g)
 
 
 def _verified_steps(
@@ -185,7 +214,7 @@ def _verified_steps(
 ) -> int:
     """How many of the steps chosen were the cheapest of all groups, not only of the candidates."""
     g, b = A_diagonal.shape[-1], len(costs)
-    # Before the first step the candidates are the cheapest by definition; before step s, s removals have acted.
+    # Before the first step the candidates are the cheapest by definition; before step s, s have acted.
     A_then = _gram_steps(L, L, b, g)[:-1].cumsum_(0).neg_().add_(A_diagonal)  # (b - 1, n, g, g)
     cross = _gram_steps(V, L, b, g)[:-1].cumsum_(0)
     G_then = (cross + cross.mT).neg_().add_(G_diagonal)
@@ -223,7 +252,8 @@ def diagonal_blocks(matrix: torch.Tensor, g: int) -> torch.Tensor:
 def gram_blocks(Wt: torch.Tensor, g: int) -> torch.Tensor:
     """Diagonal blocks (n, g, g) of WᵀW for Wt (n g, r)."""
     if g == 1:
-        return torch.linalg.vector_norm(Wt, dim=1).square_()[:, None, None]
+        norms: torch.Tensor = torch.linalg.vector_norm(Wt, dim=1)
+        return norms.square_()[:, None, None]
     groups = Wt.view(-1, g, Wt.shape[1])
     return groups @ groups.mT
 
@@ -237,7 +267,7 @@ def _columns_of(groups: torch.Tensor, g: int) -> torch.Tensor:
 
 
 def _moves(chosen: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(source, target) group positions that bring the chosen ones behind the other n - b, the first one last."""
+    """(source, target) group positions that bring the chosen ones behind the other n - b, the first last."""
     b = len(chosen)
     source = torch.arange(n, device=chosen.device)
     staying = torch.ones(n, dtype=torch.bool, device=chosen.device)

@@ -44,7 +44,7 @@ def invert_triangle_(matrix: torch.Tensor) -> None:
         column = matrix[start + BLOCK :, block].clone()  # (d - start - b, b): still the factor
         matrix[block, :start] = row
         matrix[block, block] = corner
-        # What the rows below owe to this block row; the last product puts the diagonal block's share in place.
+        # What the rows below owe to this block row; the last product is the diagonal block's share.
         matrix[start + BLOCK :, :start].addmm_(column, row, alpha=-1)
         torch.mm(column, -corner, out=matrix[start + BLOCK :, block])
 
@@ -61,7 +61,7 @@ def gram_of_triangle(triangle: torch.Tensor) -> torch.Tensor:
 
 
 def inverse_(matrix: torch.Tensor) -> torch.Tensor | None:
-    """Invert a symmetric positive definite matrix (d, d), destroying it; None if it is not positive definite."""
+    """Invert a positive definite matrix (d, d), destroying it; None if it is not positive definite."""
     if not cholesky_(matrix):
         return None
     invert_triangle_(matrix)
@@ -71,4 +71,5 @@ def inverse_(matrix: torch.Tensor) -> torch.Tensor | None:
 def _invert_small(triangle: torch.Tensor) -> torch.Tensor:
     """Inverse (b, b) of one lower triangular block, zero above the diagonal."""
     identity = torch.eye(triangle.shape[0], dtype=triangle.dtype, device=triangle.device)
-    return torch.linalg.solve_triangular(triangle, identity, upper=False)
+    inverse: torch.Tensor = torch.linalg.solve_triangular(triangle, identity, upper=False)
+    return inverse

@@ -38,18 +38,18 @@ class Moments:
         """Add a batch.
 
         Args:
-            inputs: (..., in_features), any float dtype. Products are taken in float32, or in float64 where the
-                inputs are, and summed in float64.
+            inputs: (..., in_features), any float dtype. Products are taken in float32, or in float64 where
+                the inputs are, and summed in float64.
             weights: (...), nonnegative; a vector of weight 0, such as padding, is not looked at. Default: 1.
 
         Raises:
-            ValueError: on wrong shapes, negative or non-finite weights, and inputs (or their squares) that are
-                not finite. What was gathered before stays as it was.
+            ValueError: on wrong shapes, negative or non-finite weights, and inputs (or their squares) that
+                are not finite. What was gathered before stays as it was.
         """
         if inputs.ndim == 0 or inputs.shape[-1] != self.in_features or not inputs.is_floating_point():
             raise ValueError(
-                f"inputs are {inputs.dtype} of shape {tuple(inputs.shape)}, but must be floating point of shape "
-                f"(..., {self.in_features})"
+                f"inputs are {inputs.dtype} of shape {tuple(inputs.shape)}, but must be floating point of "
+                f"shape (..., {self.in_features})"
             )
         # Lower matmul precision settings (tf32, bf16) would show in the products; float64 has none.
         exact = inputs.dtype == torch.float64 or torch.get_float32_matmul_precision() != "highest"
@@ -72,9 +72,9 @@ class Moments:
                 f"inputs or their squares are nan or inf in {bad} of {self.in_features} features"
             )
 
-        for chunk, weight in zip(rows.split(CHUNK), scale.split(CHUNK), strict=True):
-            root = weight.sqrt()
-            x = chunk.to(dtype) * root.to(dtype)[:, None]  # (n, d): √w x
+        for start in range(0, len(rows), CHUNK):
+            root = scale[start : start + CHUNK].sqrt()
+            x = rows[start : start + CHUNK].to(dtype) * root.to(dtype)[:, None]  # (n, d): √w x
             self._products += x.mT @ x
             self._sum += root @ x.to(torch.float64)
         self._weight += float(scale.sum())

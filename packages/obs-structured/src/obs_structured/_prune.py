@@ -43,10 +43,10 @@ def prune(
             head dimension for attention heads.
         mean: μ, (in_features,): mean input. With it the problem is centred (H − 2 μ μᵀ), and the bias absorbs
             the mean of what is removed: add `Trace.bias_shift` to it.
-        metric: M, (out_features, out_features) symmetric positive semidefinite, or (out_features,) a diagonal:
-            groups are chosen by tr(M ΔW H ΔWᵀ). The weights for a given choice do not depend on it.
-        damping: what is added to the diagonal, relative to its mean. Default: 0.01, or 0.1 if `count` is below
-            2 * in_features. Raised, with a logged warning, where the matrix cannot be factorised.
+        metric: M, (out_features, out_features) symmetric positive semidefinite, or (out_features,) a
+            diagonal: groups are chosen by tr(M ΔW H ΔWᵀ). The weights for a given choice do not depend on it.
+        damping: what is added to the diagonal, relative to its mean. Default: 0.01, or 0.1 if `count` is
+            below 2 * in_features. Raised, with a logged warning, where the matrix cannot be factorised.
         count: number of vectors behind `hessian`, for the default damping.
         method: "obs", or a baseline: "scores-once" (the losses of OBS, not updated between removals),
             "activation" (‖W_j‖² H_jj, as in Wanda) or "magnitude" (‖W_j‖²).
@@ -64,7 +64,7 @@ def prune(
     # Devices without float64 (mps) hand the work to the CPU.
     device = torch.device("cpu") if weight.device.type == "mps" else weight.device
     W = weight.detach().to(device, torch.float64)  # (r, d)
-    H = _symmetrised("hessian", hessian.detach().to(device, torch.float64))  # (d, d), ours to change
+    H = _checks.symmetrised("hessian", hessian.detach().to(device, torch.float64))  # (d, d), ours to change
     scored = (
         W if metric is None else _root("metric", metric.detach().to(W), len(W)) @ W
     )  # what the choice sees
@@ -95,20 +95,17 @@ def prune(
 
     order = torch.cat([free.nonzero()[:, 0], rest[solution.order]])
     positions = reversed_columns(order, group_size)
-    if solution.inverse_factor is None:
-        matrix, components = H[positions][:, positions], W[:, positions]
+    W, K = W[:, positions], solution.inverse_factor
+    if K is None:
+        matrix, components = H[positions][:, positions], W
     else:
-        matrix, live = solution.inverse_factor, len(part)
-        components = solution.components if metric is None else None
-        if components is None:
-            components = torch.linalg.solve_triangular(
-                matrix, W[:, positions[:live]], upper=False, left=False
-            )
-        if live < len(H):
-            matrix = torch.block_diag(matrix, torch.eye(len(H) - live, dtype=H.dtype, device=device))
-            components = torch.cat([components, W[:, positions[live:]]], dim=1)
+        live = len(part)
+        Y = solution.components if metric is None else None
+        if Y is None:
+            Y = torch.linalg.solve_triangular(K, W[:, :live], upper=False, left=False)
+        matrix, components = _with_identity(K, len(H)), torch.cat([Y, W[:, live:]], dim=1)
     if mean is not None:
-        mean = mean[positions] if solution.inverse_factor is None else matrix @ mean[positions]
+        mean = mean[positions] if K is None else matrix @ mean[positions]
     return Trace(
         order,
         components,
@@ -154,16 +151,19 @@ def _default_damping(columns: int, count: int | None) -> float:
     return DAMPING_FEW if count is not None and count < 2 * columns else DAMPING
 
 
-def _symmetrised(name: str, matrix: torch.Tensor) -> torch.Tensor:
-    """A copy (d, d) that is symmetric to the last digit."""
-    _checks.symmetric(name, matrix)
-    return torch.add(matrix, matrix.mT).mul_(0.5)
+def _with_identity(matrix: torch.Tensor, size: int) -> torch.Tensor:
+    """The matrix itself, or extended to (size, size) by ones on the diagonal."""
+    if len(matrix) == size:
+        return matrix
+    extended = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
+    extended[: len(matrix), : len(matrix)] = matrix
+    return extended
 
 
 def _check_semidefinite(name: str, matrix: torch.Tensor) -> None:
     """Raise if the smallest eigenvalue is below −1e-6 of the largest; cheap where it is not.
 
-    ‖M‖² / tr M and the largest diagonal value are lower bounds of the largest eigenvalue of a semidefinite matrix.
+    ‖M‖² / tr M and the largest diagonal value are lower bounds of a semidefinite matrix's largest eigenvalue.
     If a shift by 1e-6 of that makes M definite, all is well; else the eigenvalues themselves decide.
     """
     diagonal = matrix.diagonal()
@@ -187,7 +187,7 @@ def _root(name: str, metric: torch.Tensor, rows: int) -> torch.Tensor:
         return metric.clamp(min=0).sqrt().diag()
     _checks.finite_matrix(name, metric, shape=(rows, rows))
     _checks.nonzero(name, metric)
-    eigenvalues, vectors = torch.linalg.eigh(_symmetrised(name, metric))
+    eigenvalues, vectors = torch.linalg.eigh(_checks.symmetrised(name, metric))
     _checks.semidefinite_spectrum(name, float(eigenvalues[0]), float(eigenvalues[-1]))
-    used = eigenvalues > 0
-    return vectors[:, used].mul_(eigenvalues[used].sqrt()).mT
+    root: torch.Tensor = vectors[:, eigenvalues > 0].mul_(eigenvalues[eigenvalues > 0].sqrt()).mT
+    return root

@@ -45,7 +45,7 @@ def solve(
     positions = reversed_columns(order, group_size)
     if K is None or not _is_accurate(K, hessian, damping, positions):
         K, Y = _factor_in_order(hessian, damping, positions), None
-    if progress is not None:
+    if method != "obs" and progress is not None:
         progress(len(order))
     return Solution(order, K, Y)
 
@@ -93,12 +93,10 @@ def _factor_in_order(hessian: torch.Tensor, damping: float, positions: torch.Ten
 def _is_accurate(K: torch.Tensor, hessian: torch.Tensor, damping: float, positions: torch.Tensor) -> bool:
     """Whether K (H + λI) Kᵀ = I on a probe.
 
-    Elimination starts from an explicit inverse, which loses digits where there is next to no damping; a factor of
-    the matrix itself does not.
+    Elimination starts from an explicit inverse, which loses digits where there is next to no damping; a
+    factor of the matrix itself does not.
     """
-    probe = torch.cos(
-        torch.arange(len(K), dtype=K.dtype, device=K.device)
-    )  # (d,), no pattern that a matrix has
+    probe = torch.cos(torch.arange(len(K), dtype=K.dtype, device=K.device))  # (d,)
     x = torch.empty_like(probe)
     x[positions] = K.mT @ probe
     image = hessian @ x + damping * x

@@ -1,20 +1,19 @@
 """The result of pruning one matrix: all its levels, from one triangular factor.
 
-Positions, not columns: everything below is arranged in reverse order of removal, so that the m columns kept at any
-level are the first m positions. With K the inverse of the Cholesky factor of the damped Hessian H + λI in that
-arrangement and Y = W K⁻¹, the least-squares weights on the first m positions are Y[:, :m] K[:m, :m], whatever m,
-and what was lost is ΔW = −Y[:, m:] K[m:]. Hence
+Positions, not columns: everything here is arranged in reverse order of removal, so that the m columns kept at
+any level are the first m positions. With K the inverse of the Cholesky factor of the damped Hessian H + λI in
+that arrangement and Y = W K⁻¹, the least-squares weights on the first m positions are Y[:, :m] K[:m, :m],
+whatever m, and what was lost is ΔW = −Y[:, m:] K[m:]. Hence
 
     ‖ΔW X‖² ∝ tr(ΔW H ΔWᵀ) = Σ_{i,j ≥ m} (YᵀY)_ij C_ij    with C = K H Kᵀ = I − λ K Kᵀ,
 
-and all levels' errors are the suffix sums of one elementwise product. Without the least-squares update the same
-holds with K = I: weights W[:, :m], Y = W, C = H.
+and all levels' errors are the suffix sums of one elementwise product. Without the least-squares update the
+same holds with K = I: weights W[:, :m], Y = W, C = H.
 """
 
 import json
 import os
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 
 import safetensors
@@ -30,7 +29,7 @@ FORMAT = "obs-structured trace 1"
 class Trace:
     """All levels of one pruned weight matrix (r, d): which groups go in which order, and what is left.
 
-    Made by `prune` or `Trace.load`. Levels are counted by k, the number of groups removed, from 0 to `groups`.
+    Made by `prune` or `Trace.load`. A level is counted by k, the number of groups removed, 0 to `groups`.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class Trace:
         return columns_of(self.kept(removed), self.group_size)
 
     def weight(self, removed: int) -> torch.Tensor:
-        """(r, kept columns) in the dtype of the weight: the optimal weights for `columns(k)`, in that order."""
+        """(r, kept columns) in the dtype of the weight: the best weights for `columns(k)`, in that order."""
         width = self._width(removed)
         kept = self._components[:, :width]  # (r, m)
         if self._updated:
@@ -165,7 +164,7 @@ class Trace:
         return (self.groups - removed) * self.group_size
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the trace as safetensors: under a temporary name first, so that no half-written file is left."""
+        """Write the trace as safetensors, under a temporary name first: no half-written file is ever seen."""
         path = Path(path)
         d = self._matrix.shape[0]
         tensors = {
@@ -203,7 +202,7 @@ class Trace:
         """
         try:
             with safetensors.safe_open(path, framework="pt", device=str(device)) as file:
-                metadata: Mapping[str, str] = file.metadata() or {}
+                metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except safetensors.SafetensorError as error:
             raise ValueError(f"{os.fspath(path)} is not a trace: {error}") from None
@@ -225,8 +224,9 @@ class Trace:
 def _unpacked(packed: torch.Tensor, d: int) -> torch.Tensor:
     """Lower triangular matrix (d, d) from its rows one after the other, (d (d + 1) / 2,)."""
     matrix = packed.new_zeros(d, d)
-    for row, values in enumerate(packed.split(list(range(1, d + 1)))):
-        matrix[row, : row + 1] = values
+    for row in range(d):
+        start = row * (row + 1) // 2
+        matrix[row, : row + 1] = packed[start : start + row + 1]
     return matrix
 
 

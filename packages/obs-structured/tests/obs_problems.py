@@ -1,0 +1,122 @@
+"""Pruning problems to test on, and oracles: the paper's Algorithm 1 and the closed forms, written plainly."""
+
+from dataclasses import dataclass
+
+import torch
+from hypothesis import strategies as st
+
+
+@dataclass
+class Problem:
+    """A layer and its calibration data, float64."""
+
+    weight: torch.Tensor  # (r, d)
+    inputs: torch.Tensor  # (n, d)
+    group_size: int
+    centred: bool
+
+    @property
+    def mean(self) -> torch.Tensor | None:
+        return self.inputs.mean(0) if self.centred else None
+
+    @property
+    def hessian(self) -> torch.Tensor:
+        return 2 * self.inputs.T @ self.inputs / len(self.inputs)
+
+    @property
+    def effective_inputs(self) -> torch.Tensor:
+        """Inputs that the bias does not take care of, (n, d)."""
+        return self.inputs - self.inputs.mean(0) if self.centred else self.inputs
+
+    @property
+    def effective_hessian(self) -> torch.Tensor:
+        return 2 * self.effective_inputs.T @ self.effective_inputs / len(self.inputs)
+
+    def damped_hessian(self, damping: float) -> torch.Tensor:
+        """What the solver factorises: damping is relative to the mean diagonal, dead groups aside."""
+        hessian = self.effective_hessian
+        diagonal = hessian.diagonal().view(-1, self.group_size)
+        dead = (diagonal <= 1e-12 * self.hessian.diagonal().view(-1, self.group_size)).all(1)
+        level = damping * diagonal[~dead].mean() if not dead.all() else torch.zeros(())
+        return hessian + level * torch.eye(len(hessian), dtype=torch.float64)
+
+    def error(self, dense_pruned: torch.Tensor) -> torch.Tensor:
+        """‖Ŵ X − W X‖² / ‖W X‖² for Ŵ (r, d), computed from the data."""
+        lost = (dense_pruned - self.weight) @ self.effective_inputs.T
+        return lost.square().sum() / (self.weight @ self.inputs.T).square().sum()
+
+
+def random_problem(
+    seed: int,
+    rows: int = 8,
+    groups: int = 12,
+    group_size: int = 1,
+    samples: int = 60,
+    centred: bool = False,
+    flaw: str = "none",
+) -> Problem:
+    """Correlated inputs with a mean; `flaw` adds dead, constant or duplicate groups of columns."""
+    generator = torch.Generator().manual_seed(seed)
+    d = groups * group_size
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    inputs = normal(samples, d) @ (normal(d, d) / d**0.5) * normal(d).exp() + normal(d)
+    blocks = inputs.view(samples, groups, group_size)  # a view
+    if flaw == "dead":
+        blocks[:, 1::3] = 0
+    elif flaw == "constant":
+        blocks[:, 1::3] = 1.5
+    elif flaw == "duplicate":
+        blocks[:, groups // 2] = blocks[:, 0]
+    return Problem(normal(rows, d), inputs, group_size, centred)
+
+
+def problems(**fixed: object) -> st.SearchStrategy[Problem]:
+    """Problems of many shapes, ranks, group sizes and flaws."""
+    choices: dict[str, st.SearchStrategy[object]] = {
+        "seed": st.integers(0, 2**32 - 1),
+        "rows": st.integers(1, 12),
+        "groups": st.integers(1, 14),
+        "group_size": st.sampled_from([1, 1, 2, 3, 5]),
+        "samples": st.integers(2, 80),  # often fewer than columns: a Hessian of low rank
+        "centred": st.booleans(),
+        "flaw": st.sampled_from(["none", "none", "dead", "constant", "duplicate"]),
+    }
+    return st.builds(random_problem, **(choices | {name: st.just(value) for name, value in fixed.items()}))
+
+
+def algorithm_1(weight: torch.Tensor, damped_hessian: torch.Tensor, g: int) -> tuple[list[int], float]:
+    """The paper's Algorithm 1 as written: (order of removal, smallest relative gap to the runner-up)."""
+    W, A = weight.clone(), torch.linalg.inv(damped_hessian)
+    left, order, gap = list(range(weight.shape[1] // g)), [], float("inf")
+    while left:
+        score = {}
+        for s in left:
+            S = slice(s * g, (s + 1) * g)
+            score[s] = torch.trace(W[:, S] @ torch.linalg.inv(A[S, S]) @ W[:, S].T).item()
+        best, *others = sorted(left, key=score.__getitem__)
+        if others:
+            gap = min(gap, (score[others[0]] - score[best]) / score[others[0]])
+        S = slice(best * g, (best + 1) * g)
+        correction = torch.linalg.inv(A[S, S]) @ A[S]
+        W = W - W[:, S] @ correction
+        A = A - A[:, S] @ correction
+        left.remove(best)
+        order.append(best)
+    return order, gap
+
+
+def optimal_weight(weight: torch.Tensor, damped_hessian: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+    """Least-squares weights on the kept columns, W H[:, S] H[S, S]⁻¹, (r, kept)."""
+    if not len(kept):
+        return weight[:, kept]
+    return torch.linalg.solve(damped_hessian[kept][:, kept], (weight @ damped_hessian[:, kept]).T).T
+
+
+def spread(compact: torch.Tensor, columns: torch.Tensor, width: int) -> torch.Tensor:
+    """A compact weight (r, kept) put back among zeros, (r, width)."""
+    full = compact.new_zeros(len(compact), width)
+    full[:, columns] = compact
+    return full

@@ -1,0 +1,34 @@
+"""The blocked factorisation equals LAPACK's."""
+
+import obs_structured._factor as factor
+import pytest
+import torch
+
+
+def definite(size: int) -> torch.Tensor:
+    root = torch.randn(size, size, generator=torch.Generator().manual_seed(size), dtype=torch.float64)
+    return root @ root.T + 0.1 * torch.eye(size, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 31])
+def test_blocked_factor_and_inverse(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(factor, "BLOCK", 8)
+    matrix = definite(size)
+    lower = matrix.clone()
+    assert factor.cholesky_(lower)
+    torch.testing.assert_close(lower.tril(), torch.linalg.cholesky(matrix), rtol=1e-10, atol=1e-12)
+    factor.invert_triangle_(lower)
+    torch.testing.assert_close(
+        lower.tril() @ torch.linalg.cholesky(matrix), torch.eye(size, dtype=torch.float64)
+    )
+    inverse = factor.inverse_(matrix.clone())
+    assert inverse is not None
+    torch.testing.assert_close(inverse @ matrix, torch.eye(size, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("row", [0, 9, 30])
+def test_a_matrix_that_is_not_definite_has_no_factor(row: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(factor, "BLOCK", 8)
+    matrix = definite(31)
+    matrix[row, row] = -1
+    assert factor.inverse_(matrix) is None

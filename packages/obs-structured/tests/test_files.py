@@ -1,0 +1,96 @@
+"""A trace survives its file; anything else is refused."""
+
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from obs_problems import random_problem
+from obs_structured import Trace, prune
+
+
+@pytest.mark.parametrize("update", [True, False])
+@pytest.mark.parametrize("centred", [True, False])
+def test_a_trace_survives_its_file(tmp_path: Path, update: bool, centred: bool) -> None:
+    problem = random_problem(1, 6, 10, 2, centred=centred, flaw="dead")
+    trace = prune(problem.weight.float(), problem.hessian, 2, mean=problem.mean, update=update)
+    trace.save(tmp_path / "layer.safetensors")
+    loaded = Trace.load(tmp_path / "layer.safetensors")
+    assert torch.equal(loaded.order, trace.order)
+    assert torch.equal(loaded.errors, trace.errors)
+    assert (loaded.group_size, loaded.damping) == (2, trace.damping)
+    metric = torch.linspace(1, 2, 6)
+    assert torch.equal(loaded.errors_under(metric), trace.errors_under(metric))
+    for k in range(11):
+        assert torch.equal(loaded.weight(k), trace.weight(k))
+        assert torch.equal(loaded.bias_shift(k), trace.bias_shift(k))
+    assert [path.name for path in tmp_path.iterdir()] == ["layer.safetensors"]
+
+
+def test_a_large_trace_stays_below_80_megabytes(tmp_path: Path) -> None:
+    rows, d = 768, 3072
+    trace = Trace(
+        torch.arange(d),
+        torch.zeros(rows, d, dtype=torch.float64),
+        torch.zeros(d, d, dtype=torch.float64),
+        group_size=1,
+        updated=True,
+        damping=0.01,
+        absolute_damping=0.01,
+        free_columns=0,
+        mean=torch.zeros(d, dtype=torch.float64),
+        dtype=torch.float32,
+        errors=torch.zeros(d + 1, dtype=torch.float64),
+    )
+    trace.save(tmp_path / "layer.safetensors")
+    assert (tmp_path / "layer.safetensors").stat().st_size < 80e6
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = random_problem(2)
+    trace = prune(problem.weight, problem.hessian)
+    trace.save(tmp_path / "layer.safetensors")
+    before = (tmp_path / "layer.safetensors").read_bytes()
+
+    def full_disk(tensors: object, path: str, metadata: object) -> None:
+        Path(path).write_bytes(b"half")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", full_disk)
+    with pytest.raises(OSError, match="no space left"):
+        trace.save(tmp_path / "layer.safetensors")
+    assert (tmp_path / "layer.safetensors").read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_files_that_are_no_traces_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other"
+    path.write_text("{}")
+    with pytest.raises(ValueError, match="other is not a trace"):
+        Trace.load(path)
+    safetensors.torch.save_file({"order": torch.arange(3)}, path)
+    with pytest.raises(ValueError, match="is not a trace: its format is None"):
+        Trace.load(path)
+    with pytest.raises(FileNotFoundError):
+        Trace.load(tmp_path / "missing")
+
+
+def test_damaged_traces_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "layer.safetensors"
+    problem = random_problem(3)
+    prune(problem.weight, problem.hessian).save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[:-100])
+    with pytest.raises(ValueError, match="is not a trace"):
+        Trace.load(path)
+    path.write_bytes(content)
+    with safetensors.safe_open(path, "pt") as file:
+        metadata = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    safetensors.torch.save_file({**tensors, "triangle": tensors["triangle"][:5]}, path, metadata)
+    with pytest.raises(ValueError, match="is a damaged trace"):
+        Trace.load(path)
+    del tensors["components"]
+    safetensors.torch.save_file(tensors, path, metadata)
+    with pytest.raises(ValueError, match="is a damaged trace"):
+        Trace.load(path)

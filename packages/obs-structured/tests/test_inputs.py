@@ -1,0 +1,93 @@
+"""Bad input is refused in one line that names the value and the rule."""
+
+import pytest
+import torch
+from obs_problems import random_problem
+from obs_structured import prune
+
+PROBLEM = random_problem(0, rows=4, groups=6)
+NAN, INF = float("nan"), float("inf")
+
+
+def with_value(tensor: torch.Tensor, value: float) -> torch.Tensor:
+    tensor = tensor.clone()
+    tensor.view(-1)[1] = value
+    return tensor
+
+
+W, H = PROBLEM.weight, PROBLEM.hessian
+
+BAD = {
+    "nan weight": ({"weight": with_value(W, NAN)}, "weight has 1 of 24 values that are nan or inf"),
+    "inf weight": ({"weight": with_value(W, -INF)}, "weight has 1 of 24 values that are nan or inf"),
+    "nan hessian": ({"hessian": with_value(H, NAN)}, "hessian has 1 of 36 values that are nan or inf"),
+    "inf mean": ({"mean": with_value(H[0], INF)}, "mean has 1 of 6 values"),
+    "nan metric": ({"metric": with_value(torch.eye(4), NAN)}, "metric has 1 of 16 values"),
+    "1-d weight": ({"weight": W[0]}, r"weight has shape \(6,\), but must be a nonempty 2-d tensor"),
+    "empty weight": ({"weight": W[:0]}, "nonempty"),
+    "integer weight": ({"weight": W.long()}, "weight must be a real floating point tensor, not torch.int64"),
+    "list": ({"weight": [[1.0]]}, "weight must be a real floating point tensor, not list"),
+    "hessian shape": ({"hessian": H[:5, :5]}, r"hessian has shape \(5, 5\), but must have \(6, 6\)"),
+    "mean shape": ({"mean": H}, r"mean has shape \(6, 6\), but must have \(6,\)"),
+    "metric shape": ({"metric": torch.eye(3)}, r"metric has shape \(3, 3\), but must have \(4, 4\)"),
+    "metric rank": ({"metric": torch.ones(1, 4, 4)}, "metric has shape"),
+    "asymmetric hessian": (
+        {"hessian": with_value(H, 99.0)},
+        r"hessian is not symmetric: \|M - M.T\| reaches",
+    ),
+    "indefinite hessian": ({"hessian": -H}, "hessian is not positive semidefinite"),
+    "asymmetric metric": ({"metric": with_value(torch.eye(4), 1.0)}, "metric is not symmetric"),
+    "indefinite metric": ({"metric": -torch.eye(4)}, "metric is not positive semidefinite"),
+    "negative metric": ({"metric": with_value(torch.ones(4), -1.0)}, "metric is not positive semidefinite"),
+    "zero metric": ({"metric": torch.zeros(4)}, "metric is all zero"),
+    "zero weight": ({"weight": torch.zeros(4, 6)}, "weight is all zero"),
+    "zero hessian": ({"hessian": torch.zeros(6, 6)}, "hessian is all zero"),
+    "zero output": (
+        {"weight": torch.eye(6)[:1], "hessian": torch.eye(6).index_fill(0, torch.tensor(0), 0)},
+        "weight @ inputs is zero",
+    ),
+    "group size": ({"group_size": 4}, "group_size is 4, but must be a positive divisor of the 6 columns"),
+    "no group size": ({"group_size": 0}, "group_size is 0"),
+    "negative damping": ({"damping": -0.1}, "damping is -0.1, but must be"),
+    "nan damping": ({"damping": NAN}, "damping is nan"),
+    "no samples": ({"count": 0}, "count is 0, but must be at least 1"),
+    "method": ({"method": "OBS"}, "method is 'OBS', but must be one of 'obs', 'scores-once'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_named(case: str) -> None:
+    changes, message = BAD[case]
+    with pytest.raises(ValueError, match=message) as caught:
+        prune(**({"weight": W, "hessian": H} | changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_same_arguments_without_the_fault_are_accepted() -> None:
+    trace = prune(W, H, mean=PROBLEM.inputs.mean(0), metric=torch.eye(4), group_size=2, damping=0.1, count=1)
+    assert trace.groups == 3
+
+
+@pytest.mark.parametrize("call", ["kept", "columns", "weight", "bias_shift"])
+@pytest.mark.parametrize("k", [-1, 7])
+def test_levels_out_of_range_are_refused(call: str, k: int) -> None:
+    trace = prune(W, H)
+    with pytest.raises(ValueError, match=f"k = {k} groups to remove, but k must be from 0 to 6"):
+        getattr(trace, call)(k)
+
+
+def test_inputs_are_left_as_they_were() -> None:
+    before = W.clone(), H.clone()
+    mean = PROBLEM.inputs.mean(0)
+    prune(W, H, mean=mean)
+    assert torch.equal(W, before[0])
+    assert torch.equal(H, before[1])
+
+
+def test_a_trace_prints_itself() -> None:
+    assert repr(prune(W, H, group_size=2)).startswith("Trace(4x6, 3 groups of 2, damping 0.01, error ")
+
+
+def test_a_metric_of_the_wrong_shape_is_refused_for_errors() -> None:
+    with pytest.raises(ValueError, match=r"metric has shape \(3, 3\), but must have \(4, 4\)"):
+        prune(W, H).errors_under(torch.eye(3))

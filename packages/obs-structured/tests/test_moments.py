@@ -1,0 +1,170 @@
+"""Streamed moments equal those of all data at once."""
+
+import pytest
+import torch
+import torch.multiprocessing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from obs_structured import Moments
+
+
+def direct(inputs: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(hessian, mean) by loops over vectors."""
+    hessian, mean = torch.zeros(inputs.shape[1], inputs.shape[1], dtype=torch.float64), 0.0
+    for x, w in zip(inputs.double(), weights.double(), strict=True):
+        hessian += 2 * w * torch.outer(x, x) / weights.double().sum()
+        mean += w * x / weights.double().sum()
+    return hessian, mean
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 2**31),
+    batches=st.lists(st.integers(0, 9), min_size=1, max_size=5),
+    d=st.integers(1, 6),
+    dtype=st.sampled_from([torch.float64, torch.float32, torch.float16, torch.bfloat16]),
+    weighted=st.booleans(),
+)
+def test_moments_in_batches_equal_moments_of_everything(
+    seed: int, batches: list[int], d: int, dtype: torch.dtype, weighted: bool
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    batches = [*batches, 3]  # at least some vectors
+    inputs = [torch.randn(n, 2, d, generator=generator, dtype=torch.float64).to(dtype) for n in batches]
+    weights = [
+        torch.rand(n, 2, generator=generator).mul(3).floor() if weighted else torch.ones(n, 2)
+        for n in batches
+    ]
+    weights[-1][0, 0] = 2.5 if weighted else 1.0
+    moments = Moments(d)
+    for batch, weight in zip(inputs, weights, strict=True):
+        moments.update(batch, weight if weighted else None)
+    rows, flat = torch.cat(inputs).view(-1, d), torch.cat(weights).view(-1)
+    hessian, mean = direct(rows, flat)
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-5
+    assert moments.count == int((flat > 0).sum())
+    assert moments.hessian.dtype == moments.mean.dtype == torch.float64
+    torch.testing.assert_close(moments.hessian, hessian, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(moments.mean, mean, rtol=tolerance, atol=tolerance)
+    assert torch.equal(moments.hessian, moments.hessian.T)
+
+
+def test_weights_matter() -> None:
+    inputs = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
+    plain, weighted = Moments(4), Moments(4)
+    plain.update(inputs)
+    weighted.update(inputs, torch.linspace(0.1, 2, 20))
+    assert (plain.hessian - weighted.hessian).abs().max() > 1e-3
+
+
+def test_padding_is_not_looked_at() -> None:
+    inputs = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0))
+    mask = torch.ones(3, 5)
+    mask[:, 3:] = 0
+    expected, moments = Moments(4), Moments(4)
+    expected.update(inputs[:, :3])
+    inputs[:, 3:] = float("nan")
+    moments.update(inputs, mask)
+    torch.testing.assert_close(moments.hessian, expected.hessian)
+    assert moments.count == expected.count == 9
+
+
+def test_many_vectors_lose_no_precision() -> None:
+    # 40,000 float32 vectors with a large mean: summed in float32 throughout, this would be off by about 1e-3.
+    inputs = 100 + torch.rand(40_000, 3, generator=torch.Generator().manual_seed(0))
+    moments = Moments(3)
+    moments.update(inputs)
+    exact = inputs.double()
+    torch.testing.assert_close(moments.hessian, 2 * exact.T @ exact / len(exact), rtol=1e-6, atol=0)
+    torch.testing.assert_close(moments.mean, exact.mean(0), rtol=1e-7, atol=0)
+
+
+def test_reduced_matmul_precision_does_not_reach_the_products() -> None:
+    inputs = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+    expected, moments = Moments(8), Moments(8)
+    expected.update(inputs.double())
+    torch.set_float32_matmul_precision("medium")
+    try:
+        moments.update(inputs)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    torch.testing.assert_close(moments.hessian, expected.hessian, rtol=1e-12, atol=1e-12)
+
+
+def test_merging_is_seeing_both() -> None:
+    inputs = torch.randn(30, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    whole, first, second = Moments(4), Moments(4), Moments(4)
+    whole.update(inputs)
+    first.update(inputs[:7])
+    second.update(inputs[7:])
+    first.merge(second)
+    torch.testing.assert_close(first.hessian, whole.hessian)
+    torch.testing.assert_close(first.mean, whole.mean)
+    assert first.count == whole.count == 30
+    with pytest.raises(ValueError, match="cannot merge moments of 3 features into 4"):
+        first.merge(Moments(3))
+
+
+def reduce_on_worker(rank: int, folder: str, inputs: torch.Tensor) -> None:
+    torch.distributed.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=2)
+    moments = Moments(inputs.shape[1])
+    moments.update(inputs[: 11 if rank == 0 else 30][0 if rank == 0 else 11 :])
+    moments.all_reduce()
+    torch.save(
+        {"hessian": moments.hessian, "mean": moments.mean, "count": moments.count}, f"{folder}/{rank}.pt"
+    )
+    torch.distributed.destroy_process_group()
+
+
+def test_two_workers_agree_with_one(tmp_path: object) -> None:
+    inputs = torch.randn(30, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    whole = Moments(5)
+    whole.update(inputs)
+    torch.multiprocessing.spawn(reduce_on_worker, (str(tmp_path), inputs), nprocs=2)
+    for rank in range(2):
+        reduced = torch.load(f"{tmp_path}/{rank}.pt", weights_only=True)
+        torch.testing.assert_close(reduced["hessian"], whole.hessian)
+        torch.testing.assert_close(reduced["mean"], whole.mean)
+        assert reduced["count"] == 30
+
+
+def test_all_reduce_without_workers_changes_nothing() -> None:
+    moments = Moments(2)
+    moments.update(torch.eye(2))
+    moments.all_reduce()
+    assert moments.count == 2
+
+
+@pytest.mark.parametrize(
+    ("inputs", "weights", "message"),
+    [
+        (
+            torch.ones(3, 5),
+            None,
+            r"torch.float32 of shape \(3, 5\), but must be floating point of shape \(..., 4\)",
+        ),
+        (torch.ones(3, 4).long(), None, "torch.int64"),
+        (torch.ones(3, 4), torch.ones(4), r"weights have shape \(4,\), but must have \(3,\)"),
+        (torch.ones(3, 4), -torch.ones(3), "weights must be finite and not negative"),
+        (torch.ones(3, 4), torch.full((3,), float("nan")), "weights must be finite"),
+        (torch.full((3, 4), float("inf")), None, "nan or inf in 4 of 4 features"),
+        (torch.full((3, 4), 1e30), None, "inputs or their squares are nan or inf"),
+    ],
+)
+def test_bad_batches_are_refused_and_leave_no_mark(
+    inputs: torch.Tensor, weights: torch.Tensor | None, message: str
+) -> None:
+    moments = Moments(4)
+    moments.update(torch.eye(4))
+    with pytest.raises(ValueError, match=message):
+        moments.update(inputs, weights)
+    assert moments.count == 4
+    assert torch.equal(moments.hessian, 0.5 * torch.eye(4, dtype=torch.float64))
+
+
+def test_empty_moments_have_no_hessian() -> None:
+    with pytest.raises(ValueError, match="no vectors were seen yet"):
+        Moments(4).hessian  # noqa: B018
+    with pytest.raises(ValueError, match="in_features is 0"):
+        Moments(0)
+    assert repr(Moments(4)) == "Moments(in_features=4, count=0)"

@@ -1,0 +1,105 @@
+"""The order of removal is that of Algorithm 1."""
+
+import obs_structured._blocked as blocked
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from obs_problems import Problem, algorithm_1, problems, random_problem
+from obs_structured import prune
+
+
+def order_of(problem: Problem, **options: object) -> list[int]:
+    trace = prune(
+        problem.weight, problem.hessian, problem.group_size, mean=problem.mean, damping=0.01, **options
+    )
+    return trace.order.tolist()
+
+
+@settings(max_examples=150)
+@given(problem=problems(flaw="none"), block=st.sampled_from([2, 6, 96]))
+def test_order_is_that_of_algorithm_1(problem: Problem, block: int) -> None:
+    expected, gap = algorithm_1(problem.weight, problem.damped_hessian(0.01), problem.group_size)
+    assume(gap > 1e-6)  # the choice between equals is free
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocked, "BLOCK_COLUMNS", block)  # small blocks, so that there are many
+        assert order_of(problem) == expected
+
+
+@pytest.mark.parametrize(("groups", "group_size"), [(420, 1), (80, 4), (12, 32)])
+@pytest.mark.parametrize("centred", [False, True])
+def test_order_over_many_blocks(groups: int, group_size: int, centred: bool) -> None:
+    problem = random_problem(1, 24, groups, group_size, samples=500, centred=centred)
+    expected, gap = algorithm_1(problem.weight, problem.damped_hessian(0.01), group_size)
+    assert gap > 1e-8
+    assert order_of(problem) == expected
+
+
+def test_without_verification_the_order_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = random_problem(3, 16, 200, samples=150)
+    expected, _ = algorithm_1(problem.weight, problem.damped_hessian(0.01), 1)
+    monkeypatch.setattr(blocked, "SURPLUS", 1.0)
+    assert order_of(problem) == expected
+    monkeypatch.setattr(blocked, "_verified_steps", lambda *arguments: len(arguments[4]))
+    assert order_of(problem) != expected
+
+
+def test_order_differs_from_scores_taken_once() -> None:
+    problem = random_problem(4, 16, 40, samples=60)
+    expected, _ = algorithm_1(problem.weight, problem.damped_hessian(0.01), 1)
+    assert order_of(problem, method="scores-once") != expected
+
+
+@settings(max_examples=60)
+@given(problem=problems(flaw="none"), seed=st.integers(0, 2**31), diagonal=st.booleans())
+def test_order_under_a_metric_is_that_of_the_transformed_weight(
+    problem: Problem, seed: int, diagonal: bool
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    rows = len(problem.weight)
+    root = torch.randn(rows, rows, generator=generator, dtype=torch.float64)
+    root = root.diagonal().diag() if diagonal else root
+    metric = root.T @ root
+    expected, gap = algorithm_1(root @ problem.weight, problem.damped_hessian(0.01), problem.group_size)
+    assume(gap > 1e-6)
+    assert order_of(problem, metric=metric.diagonal() if diagonal else metric) == expected
+
+
+def test_a_metric_changes_the_order() -> None:
+    problem = random_problem(5, 8, 30)
+    assert order_of(problem, metric=torch.tensor([1.0] + [1e-3] * 7)) != order_of(problem)
+
+
+@pytest.mark.parametrize(("flaw", "centred"), [("dead", False), ("dead", True), ("constant", True)])
+@pytest.mark.parametrize("group_size", [1, 3])
+def test_columns_that_never_vary_go_first_at_no_cost(flaw: str, centred: bool, group_size: int) -> None:
+    problem = random_problem(6, 8, 12, group_size, centred=centred, flaw=flaw)
+    trace = prune(problem.weight, problem.hessian, group_size, mean=problem.mean)
+    assert trace.order[:4].tolist() == [1, 4, 7, 10]
+    assert (trace.errors[:5] == 0).all()
+    assert trace.errors[5] > 0
+
+
+def test_constant_columns_cost_something_without_a_mean() -> None:
+    problem = random_problem(6, 8, 12, flaw="constant")
+    trace = prune(problem.weight, problem.hessian)
+    assert trace.errors[4] > 0
+
+
+@pytest.mark.parametrize("method", ["obs", "scores-once", "activation", "magnitude"])
+def test_same_input_gives_the_same_trace(method: str) -> None:
+    problem = random_problem(7, 16, 150, samples=100, flaw="duplicate")
+    first, second = (prune(problem.weight, problem.hessian, method=method) for _ in range(2))
+    assert torch.equal(first.order, second.order)
+    assert torch.equal(first.errors, second.errors)
+    assert torch.equal(first.weight(70), second.weight(70))
+
+
+def test_progress_rises_to_the_number_of_groups() -> None:
+    problem = random_problem(8, 4, 250, flaw="dead")
+    seen: list[tuple[int, int]] = []
+    prune(problem.weight, problem.hessian, progress=lambda done, total: seen.append((done, total)))
+    assert len(seen) > 1
+    assert [done for done, _ in seen] == sorted({done for done, _ in seen})
+    assert seen[-1] == (250, 250)
+    assert {total for _, total in seen} == {250}
