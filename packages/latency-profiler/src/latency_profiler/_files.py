@@ -9,24 +9,35 @@ from pathlib import Path
 from latency_profiler._errors import OptionError
 
 
+def check_writable(path: Path) -> None:
+    """Raise OptionError if `path` cannot be written, before hours are spent on what it is to hold."""
+    with _temporary(path):
+        pass
+
+
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
     """A temporary name in the same folder, which becomes `path` when the block ends without an error."""
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
-    except OSError as error:
-        reason = error.strerror or "no access"
-        raise OptionError(
-            f"cannot write {path}: {reason}", "choose a folder that exists and is writable"
-        ) from error
-    os.close(handle)
-    temporary = Path(name)
-    try:
+    with _temporary(path) as temporary:
         yield temporary
-        # mkstemp makes files private; a table is as readable as any other new file of this user.
+        # Temporary files are private; a table is as readable as any other new file of this user.
         mask = os.umask(0)
         os.umask(mask)
         temporary.chmod(0o666 & ~mask)
         temporary.replace(path)
+
+
+@contextmanager
+def _temporary(path: Path) -> Iterator[Path]:
+    """A new file beside `path`, removed at the end if it is still there."""
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
+    except OSError as error:
+        raise OptionError(
+            f"cannot write {path}: {error.strerror}", "choose a folder that exists and is writable"
+        ) from error
+    os.close(handle)
+    try:
+        yield Path(name)
     finally:
-        temporary.unlink(missing_ok=True)
+        Path(name).unlink(missing_ok=True)

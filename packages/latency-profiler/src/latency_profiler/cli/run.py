@@ -14,6 +14,7 @@ from latency_profiler._engines import EngineName
 from latency_profiler._environment import Environment
 from latency_profiler._errors import OptionError
 from latency_profiler._factory import import_factory, on_device
+from latency_profiler._files import check_writable
 from latency_profiler._half import check_half_precision
 from latency_profiler._profile import Build, Family, profile_families
 from latency_profiler._sizes import geometric_sizes, parse_sizes
@@ -91,6 +92,7 @@ def run(
     transformer_layer (both that follow), transformer_attention (size: heads), transformer_ffn (size: width);
     their defaults are BERT-base. Modules of the working folder can be imported.
     """
+    check_writable(output)
     torch_device = checked_device(device)
     check_half_precision(DTYPES[dtype], torch_device)
     if target in READY:
@@ -148,7 +150,8 @@ def run(
 def progress_bar() -> Progress:
     """A bar on stderr; it fills by the time limit and ends early when all times are sure."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def ready_block(

@@ -1,0 +1,58 @@
+"""The real clocks, only where nothing depends on their value, and the order of events on a device."""
+
+import time
+
+import pytest
+import torch
+from latency_profiler import CpuClock, DeviceClock, OptionError, WallClock
+from latency_profiler._clock import resolve_clock
+
+
+def test_sleep_takes_wall_time_and_no_cpu_time() -> None:
+    assert WallClock().elapsed(lambda: time.sleep(0.05)) >= 0.05
+    assert CpuClock().elapsed(lambda: time.sleep(0.05)) < 0.05
+
+
+def test_names_lead_to_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert type(resolve_clock("wall", cpu)) is WallClock
+    assert type(resolve_clock("cpu", cpu)) is CpuClock
+    assert type(resolve_clock("wall", cuda)) is DeviceClock
+    with pytest.raises(OptionError, match="clock 'cpu' cannot time work on cuda; use clock='wall'"):
+        resolve_clock("cpu", cuda)
+
+
+def test_a_device_is_idle_before_and_waited_for_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+    device = torch.device("cuda", 1)
+
+    class Event:
+        made = 0
+
+        def __init__(self, device: torch.device, enable_timing: bool) -> None:
+            assert (device.index, enable_timing) == (1, True)
+            Event.made += 1
+            self.name = f"event {Event.made}"
+
+        def record(self, stream: str) -> None:
+            happened.append(f"{self.name} recorded on {stream}")
+
+        def synchronize(self) -> None:
+            happened.append(f"{self.name} reached")
+
+        def elapsed_time(self, end: "Event") -> float:
+            assert (self.name, end.name) == ("event 1", "event 2")
+            return 250.0
+
+    monkeypatch.setattr(torch, "Event", Event)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: f"stream of {device}")
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda device: happened.append(f"{device} idle"))
+    assert DeviceClock(device).elapsed(lambda: happened.append("work")) == 0.25
+    assert happened == [
+        "cuda:1 idle",
+        "event 1 recorded on stream of cuda:1",
+        "work",
+        "event 2 recorded on stream of cuda:1",
+        "event 2 reached",
+    ]
