@@ -22,6 +22,7 @@ class Counting(nn.Module):
 
     def forward(self, ids, mask=None, shift=None):
         self.calls += 1
+        self.built_a_graph = torch.is_grad_enabled()
         states = self.dropout(self.embedding(ids))  # (batch, tokens, 8)
         if shift is not None:
             assert shift.dtype == states.dtype
@@ -46,19 +47,24 @@ def test_a_teacher_neither_trains_nor_is_trained():
     module.train()  # as a training loop does to what it finds
     first, second = teacher(IDS), teacher(ids=IDS)
     assert torch.equal(first.logits, second.logits)  # no dropout
+    assert not module.built_a_graph
     assert not first.logits.requires_grad
     assert not any(states.requires_grad for states in first.hidden_states)
     module.train()
     assert not torch.equal(module(IDS)["logits"], module(IDS)["logits"])  # the control
 
 
-def test_a_teacher_runs_in_its_own_dtype():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_teacher_runs_in_its_own_dtype(dtype):
     exact = Teacher(Counting())(IDS).logits
-    teacher = Teacher(Counting(), dtype=torch.float64)
+    teacher = Teacher(Counting(), dtype=dtype)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        outputs = teacher(IDS, shift=torch.zeros(1))
-    assert outputs.logits.dtype == outputs.hidden_states[0].dtype == torch.float64
+        outputs = teacher(IDS, shift=torch.zeros(1, dtype=torch.float16))
+    assert outputs.logits.dtype == outputs.hidden_states[0].dtype == dtype
     torch.testing.assert_close(outputs.logits.float(), exact, rtol=1e-5, atol=1e-6)
+
+
+def test_a_teacher_needs_a_floating_point_dtype():
     with pytest.raises(ValueError, match=r"torch\.int8"):
         Teacher(Counting(), dtype=torch.int8)
 
