@@ -1,8 +1,8 @@
 """The command line, end to end, and its errors: one line, no traceback."""
 
 import re
+import runpy
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -139,6 +139,12 @@ def test_plots_of_several_tables(ending: str) -> None:
     assert Path(f"figure.{ending}").stat().st_size > 5000
 
 
+def test_curves_of_one_size_are_drawn() -> None:
+    table("odd.json", {"whole": LatencyCurve((1,), (2.0,)), "gone": LatencyCurve((0,), (0.0,))})
+    result = run("plot", "odd.json")
+    assert result.exit_code == 0, result.output
+
+
 def test_plots_have_known_endings() -> None:
     table("v100.json", {"ffn": V100})
     result = run("plot", "v100.json", "-o", "figure.doc")
@@ -255,7 +261,11 @@ def test_half_precision_that_would_kill_the_process_is_refused(monkeypatch: pyte
     _half.check_half_precision(torch.bfloat16, torch.device("cpu"))
 
 
-def test_the_module_is_the_command() -> None:
-    command = [sys.executable, "-m", "latency_profiler", "--help"]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "Usage: latency-profiler" in result.stdout
+def test_the_module_is_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["latency_profiler", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("latency_profiler", run_name="__main__")
+    assert ended.value.code == 0
+    assert "Usage: latency-profiler" in capsys.readouterr().out

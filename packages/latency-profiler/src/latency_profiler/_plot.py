@@ -1,4 +1,4 @@
-"""The figure: time against size, with what was measured around it and what proportional cost would be."""
+"""The figure: time and speedup against size, with the spread, and what proportional cost would be."""
 
 from __future__ import annotations
 
@@ -28,49 +28,66 @@ def draw(tables: Mapping[str, LatencyTable], path: Path) -> None:
     except ImportError as error:
         raise OptionError("plots need matplotlib", "pip install latency-profiler[plot]") from error
     kinds = list({kind: None for table in tables.values() for kind in table.curves})
-    figure = Figure(figsize=(5.2 * len(kinds), 4.2), layout="constrained")
-    for axes, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
-        curves = {name: table.curves[kind] for name, table in tables.items() if kind in table.curves}
-        _draw_kind(axes, kind, curves)
-    figure.suptitle(_title(tables), fontsize=9, color="0.35")
+    figure = Figure(figsize=(4.8 * max(2, len(kinds)), 6.6), layout="constrained")
+    panels = figure.subplots(2, len(kinds), squeeze=False)
+    for column, kind in enumerate(kinds):
+        for index, (name, table) in enumerate(tables.items()):
+            if kind in table.curves:
+                colour = COLOURS[index % len(COLOURS)]
+                _draw_times(panels[0, column], name, table.curves[kind], colour)
+                _draw_speedups(panels[1, column], name, table.curves[kind], colour)
+        _label(panels[0, column], kind, "time, ms")
+        _label(panels[1, column], kind, "speedup")
+        _use_round_ticks(panels[1, column])
+    figure.suptitle("\n".join(_environments(tables)), fontsize=8, color="0.4")
+    figure.supxlabel(
+        "dots: 20th percentile of all samples, cleaned up; band: fastest to median sample; "
+        "dotted: in proportion to size",
+        fontsize=8,
+        color="0.4",
+    )
     with written_whole(path) as temporary:
         figure.savefig(temporary, dpi=160)
 
 
-def _draw_kind(axes: Any, kind: str, curves: Mapping[str, LatencyCurve]) -> None:
-    for index, (name, curve) in enumerate(curves.items()):
-        colour = COLOURS[index % len(COLOURS)]
-        milliseconds = [1e3 * seconds for seconds in curve.seconds]
-        if curve.timings:
-            low = [1e3 * timing.minimum for timing in curve.timings]
-            high = [1e3 * timing.median for timing in curve.timings]
-            axes.fill_between(curve.sizes, low, high, color=colour, alpha=0.18, linewidth=0)
-        axes.plot(curve.sizes, milliseconds, "o-", color=colour, markersize=3, linewidth=1.4, label=name)
-        axes.plot([0, curve.sizes[0]], [0, milliseconds[0]], ":", color=colour, linewidth=1)
-        if len(curves) == 1:
-            _annotate_speedups(axes, curve)
-    axes.set(xlabel=f"{kind} size", ylabel="ms", xlim=(0, None), ylim=(0, None), title=kind)
+def _draw_times(axes: Any, name: str, curve: LatencyCurve, colour: str) -> None:
+    milliseconds = [1e3 * seconds for seconds in curve.seconds]
+    if curve.timings:
+        fastest = [1e3 * timing.minimum for timing in curve.timings]
+        median = [1e3 * timing.median for timing in curve.timings]
+        axes.fill_between(curve.sizes, fastest, median, color=colour, alpha=0.16, linewidth=0)
+    axes.plot(curve.sizes, milliseconds, "o-", color=colour, markersize=3, linewidth=1.4, label=name)
+    axes.plot([0, curve.sizes[0]], [0, milliseconds[0]], ":", color=colour, linewidth=1)
+    axes.set(xlim=(0, None), ylim=(0, None))
+
+
+def _draw_speedups(axes: Any, name: str, curve: LatencyCurve, colour: str) -> None:
+    """On logarithmic scales, where a geometric grid is even; size 0 has no place there."""
+    sizes = [size for size in curve.sizes if size > 0]
+    axes.plot(
+        sizes, curve.speedups[: len(sizes)], "o-", color=colour, markersize=3, linewidth=1.4, label=name
+    )
+    axes.plot(sizes, [sizes[0] / size for size in sizes], ":", color=colour, linewidth=1)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+
+
+def _label(axes: Any, kind: str, quantity: str) -> None:
+    axes.set(xlabel=f"{kind} size", ylabel=quantity)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    if len(curves) > 1:
-        axes.legend(frameon=False)
+    axes.legend(frameon=False)
 
 
-def _annotate_speedups(axes: Any, curve: LatencyCurve) -> None:
-    """Write the speedup at the first size that reaches 1.5x, 2x, 4x and so on."""
-    for target in (1.5, 2, 4, 8, 16):
-        reached = [index for index, speedup in enumerate(curve.speedups) if speedup >= target]
-        if reached and curve.sizes[reached[0]] > 0:
-            size, seconds = curve.sizes[reached[0]], curve.seconds[reached[0]]
-            axes.annotate(
-                f"{curve.speedups[reached[0]]:.1f}x",
-                (size, 1e3 * seconds),
-                xytext=(-6, 6),
-                textcoords="offset points",
-                ha="right",
-                fontsize=8,
-            )
+def _use_round_ticks(axes: Any) -> None:
+    """Numbers instead of powers: 64 rather than 2^6, 8x rather than 2^3."""
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_formatter("{x:g}x")
 
 
-def _title(tables: Mapping[str, LatencyTable]) -> str:
-    return "\n".join(f"{name}: {table.environment}" for name, table in tables.items())
+def _environments(tables: Mapping[str, LatencyTable]) -> list[str]:
+    """One line per environment, with the names of the tables that were measured in it."""
+    names: dict[str, list[str]] = {}
+    for name, table in tables.items():
+        names.setdefault(str(table.environment), []).append(name)
+    return [f"{', '.join(those)}: {environment}" for environment, those in names.items()]

@@ -19,6 +19,6 @@ from latency_profiler.cli.show import load_all, table_files
     help="A .png, .svg or .pdf file.",
 )
 def plot(tables: tuple[Path, ...], output: Path) -> None:
-    """Draw time against size, one panel per kind of module, one line per table."""
+    """Draw time and speedup against size: one column per kind of module, one line per table."""
     draw(load_all(tables), output)
     click.echo(f"saved {output}")
