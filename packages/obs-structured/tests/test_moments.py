@@ -6,6 +6,7 @@ import torch.multiprocessing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from obs_structured import Moments
+from obs_workers import reduce_on_worker
 
 
 def direct(inputs: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -57,6 +58,13 @@ def test_weights_matter() -> None:
     assert (plain.hessian - weighted.hessian).abs().max() > 1e-3
 
 
+def test_batches_are_left_as_they_were() -> None:
+    inputs = torch.randn(20, 4, dtype=torch.float64)
+    before = inputs.clone()
+    Moments(4).update(inputs, torch.linspace(0, 2, 20))
+    assert torch.equal(inputs, before)
+
+
 def test_padding_is_not_looked_at() -> None:
     inputs = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0))
     mask = torch.ones(3, 5)
@@ -103,17 +111,6 @@ def test_merging_is_seeing_both() -> None:
     assert first.count == whole.count == 30
     with pytest.raises(ValueError, match="cannot merge moments of 3 features into 4"):
         first.merge(Moments(3))
-
-
-def reduce_on_worker(rank: int, folder: str, inputs: torch.Tensor) -> None:
-    torch.distributed.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=2)
-    moments = Moments(inputs.shape[1])
-    moments.update(inputs[: 11 if rank == 0 else 30][0 if rank == 0 else 11 :])
-    moments.all_reduce()
-    torch.save(
-        {"hessian": moments.hessian, "mean": moments.mean, "count": moments.count}, f"{folder}/{rank}.pt"
-    )
-    torch.distributed.destroy_process_group()
 
 
 def test_two_workers_agree_with_one(tmp_path: object) -> None:

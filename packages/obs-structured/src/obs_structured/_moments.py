@@ -65,7 +65,7 @@ class Moments:
             if not ((scale >= 0) & scale.isfinite()).all():
                 raise ValueError("weights must be finite and not negative")
             rows, scale = rows[scale > 0], scale[scale > 0]
-        squares = rows.to(dtype).mul_(scale.sqrt().to(dtype)[:, None]).square_().sum(0)  # (d,)
+        squares = (rows.to(dtype) * scale.sqrt().to(dtype)[:, None]).square_().sum(0)  # (d,)
         if not squares.isfinite().all():
             bad = int((~squares.isfinite()).sum())
             raise ValueError(

@@ -65,9 +65,7 @@ def prune(
     device = torch.device("cpu") if weight.device.type == "mps" else weight.device
     W = weight.detach().to(device, torch.float64)  # (r, d)
     H = _checks.symmetrised("hessian", hessian.detach().to(device, torch.float64))  # (d, d), ours to change
-    scored = (
-        W if metric is None else _root("metric", metric.detach().to(W), len(W)) @ W
-    )  # what the choice sees
+    scored = W if metric is None else _root("metric", metric.detach().to(W), len(W)) @ W  # for the choice
     never_varies = H.diagonal() <= 0  # (d,)
     if mean is not None:
         mean = mean.detach().to(device, torch.float64)
@@ -89,23 +87,28 @@ def prune(
             break
         except NonPositivePivot:
             relative = max(10 * relative, 1e-8)
-            logger.warning(
-                "the Hessian cannot be factorised: damping raised to %g of its mean diagonal", relative
-            )
+            logger.warning("the Hessian cannot be factorised: damping raised to %g of its diagonal", relative)
 
     order = torch.cat([free.nonzero()[:, 0], rest[solution.order]])
     positions = reversed_columns(order, group_size)
-    W, K = W[:, positions], solution.inverse_factor
+    live, W, K = len(part), W[:, positions], solution.inverse_factor
     if K is None:
         matrix, components = H[positions][:, positions], W
+        energy, rounding = float((W @ matrix * W).sum()), 0.0  # energy: tr(W H Wᵀ)
     else:
-        live = len(part)
         Y = solution.components if metric is None else None
         if Y is None:
             Y = torch.linalg.solve_triangular(K, W[:, :live], upper=False, left=False)
         matrix, components = _with_identity(K, len(H)), torch.cat([Y, W[:, live:]], dim=1)
+        damped_energy = float(Y.square().sum())
+        energy = damped_energy - absolute * float(W[:, :live].square().sum())
+        rounding = 1e-13 * damped_energy
     if mean is not None:
-        mean = mean[positions] if K is None else matrix @ mean[positions]
+        mean = mean[positions]
+        energy += 2 * float((W @ mean).square().sum())
+        mean = mean if K is None else matrix @ mean
+    if energy <= rounding:
+        raise ValueError("weight @ inputs is zero on all calibration data; there is no output to preserve")
     return Trace(
         order,
         components,
@@ -114,7 +117,7 @@ def prune(
         updated=update,
         damping=relative,
         absolute_damping=absolute,
-        free_columns=len(H) - len(part),
+        free_columns=len(H) - live,
         mean=mean,
         dtype=weight.dtype,
     )

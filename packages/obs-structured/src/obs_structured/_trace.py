@@ -14,6 +14,7 @@ same holds with K = I: weights W[:, :m], Y = W, C = H.
 import json
 import os
 import tempfile
+from functools import cached_property
 from pathlib import Path
 
 import safetensors
@@ -59,13 +60,20 @@ class Trace:
         self._free_columns = free_columns  # how many of the columns removed first have no part in H
         self._mean = mean  # (d,) float64: K μ, or None
         self._dtype = dtype
-        self.errors = self._relative_errors() if errors is None else errors
-        """float64 (groups + 1,): ‖Ŵ_k X − W X‖² / ‖W X‖² after k removals, undamped; the first is 0."""
+        if errors is not None:
+            self.errors = errors
 
     @property
     def groups(self) -> int:
         """How many groups there are; removing all of them is the last level."""
         return len(self.order)
+
+    @cached_property
+    def errors(self) -> torch.Tensor:
+        """float64 (groups + 1,): ‖Ŵ_k X − W X‖² / ‖W X‖² after k removals, undamped; the first is 0."""
+        absolute = self.errors_under(None)
+        # Removing everything loses the centred output; the mean output makes up the rest of ‖WX‖².
+        return absolute / (absolute[-1] + self._shift(0).square().sum())
 
     def __repr__(self) -> str:
         rows, columns = self._components.shape
@@ -128,17 +136,6 @@ class Trace:
             share[start:stop] = pairs.sum(0).mul_(2).sub_(pairs.diagonal())
         lost = share.flip(0).cumsum(0)[self.group_size - 1 :: self.group_size] / 2
         return torch.cat([lost.new_zeros(1), lost.clamp_(min=0)])
-
-    def _relative_errors(self) -> torch.Tensor:
-        """Errors of all levels relative to ‖WX‖², (groups + 1,)."""
-        absolute = self.errors_under(None)
-        # Removing everything loses the centred output; the mean output makes up the rest of ‖WX‖².
-        power = float(absolute[-1] + self._shift(0).square().sum())
-        if not power > 0:
-            raise ValueError(
-                "weight @ inputs is zero on all calibration data; there is no output to preserve"
-            )
-        return absolute / power
 
     def _gram(self, start: int, stop: int, live: int) -> torch.Tensor:
         """Columns start:stop of C from the diagonal down, (live − start, stop − start)."""
