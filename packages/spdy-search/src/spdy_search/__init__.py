@@ -1,6 +1,21 @@
 """Choose one level per module under a budget: exact solvers and a search over error priors."""
 
+from ._archive import Evaluation, Progress
+from ._fit import FitResult, FitRound, fit_budget
 from ._problem import InfeasibleBudget, Problem
+from ._search import SearchResult, search
 from ._solve import solve, solve_batch
 
-__all__ = ["InfeasibleBudget", "Problem", "solve", "solve_batch"]
+__all__ = [
+    "Evaluation",
+    "FitResult",
+    "FitRound",
+    "InfeasibleBudget",
+    "Problem",
+    "Progress",
+    "SearchResult",
+    "fit_budget",
+    "search",
+    "solve",
+    "solve_batch",
+]
