@@ -115,6 +115,18 @@ def test_show_has_the_papers_speedups_side_by_side() -> None:
     assert re.findall(r"([\d.]+)x", alone) == ["1.0", "3.1", "4.4"]
 
 
+def test_names_with_brackets_are_printed_as_they_are() -> None:
+    table("[red].json", {"[/bold]": V100}, details={"cache": "[/dim]"})
+    table("other.json", {"ffn": V100})
+    result = run("show", "[red].json", "other.json")
+    assert result.exit_code == 0, result.output
+    assert "[red] " in result.stdout
+    assert "cache [/dim]" in result.stdout
+    changes = run("diff", "[red].json", "other.json").stdout
+    assert "cache: [/dim] → None" in changes
+    assert "[/bold]: only in [red].json" in changes
+
+
 def test_diff_says_what_changed() -> None:
     table("before.json", {"ffn": LatencyCurve((4, 2, 0), (4.0, 2.0, 1.0)), "old": V100})
     table("after.json", {"ffn": LatencyCurve((4, 2), (5.0, 2.0)), "new": V100}, threads=2, load_average=9.0)

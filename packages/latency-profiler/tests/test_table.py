@@ -2,10 +2,12 @@
 
 import dataclasses
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from latency_profiler import (
@@ -18,6 +20,7 @@ from latency_profiler import (
     TableError,
     profile,
 )
+from latency_profiler.cli import main
 from latency_profiler_clock import FakeClock
 
 HERE = Environment.current(batch_size=8, sequence_length=128, threads=1)
@@ -100,18 +103,18 @@ def edited(path: Path, *keys: str, value: object = None) -> None:
         (("format",), None, "is not a latency table; make one with"),
         (("version",), 2, "has schema version 2, this package reads 1; install"),
         (("version",), None, "has schema version None"),
-        (("fixed",), None, "is corrupt: KeyError: 'fixed'"),
+        (("fixed",), None, "is corrupt: fixed is missing; profile again"),
         (("fixed",), -1.0, "is corrupt: the fixed part is -1.0 seconds"),
-        (("fixed",), "soon", "is corrupt: ValueError"),
+        (("fixed",), "soon", "is corrupt: fixed is 'soon'"),
         (("curves",), {}, "is corrupt: there is no curve"),
-        (("curves",), [1], "is corrupt: AttributeError"),
-        (("curves", "ffn"), [1, 2], "is corrupt: TypeError"),
+        (("curves",), [1], "is corrupt: curves is [1]"),
+        (("curves", "ffn"), [1, 2], "is corrupt: [1, 2] stands where an object should be"),
         (("curves", "ffn", "sizes"), [0, 64], "is corrupt: the sizes of a curve rise"),
         (("curves", "ffn", "sizes"), [64, -1], "is corrupt: size -1 is negative"),
         (("curves", "ffn", "seconds"), [1.0, 2.0], "is corrupt: a smaller size takes longer"),
-        (("curves", "ffn", "timings"), [{"seconds": 1.0}] * 2, "is corrupt: TypeError"),
-        (("environment", "threads"), None, "is corrupt: TypeError"),
-        (("environment", "moon"), "full", "is corrupt: TypeError"),
+        (("curves", "ffn", "timings"), [{"seconds": 1.0}] * 2, "is corrupt: low is missing"),
+        (("environment", "threads"), None, "is corrupt: threads is missing"),
+        (("environment", "moon"), "full", "is corrupt: 'moon' is not known"),
     ],
 )
 def test_corrupt_and_foreign_files_are_named(
@@ -124,6 +127,44 @@ def test_corrupt_and_foreign_files_are_named(
         LatencyTable.load(path)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def leaves(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """The paths to everything inside a JSON document."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(below for key, item in items for below in leaves(item, (*path, key)))]
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text(max_size=5)
+ANYTHING = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner)
+)
+
+
+@given(st.data())
+def test_any_change_is_refused_or_gives_a_table_that_works(data: st.DataObject) -> None:
+    clock = FakeClock()
+    curve = profile(lambda size: clock.work(1.0 + size), [1, 0], (), clock=clock, max_seconds=50)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "latency.json"
+        LatencyTable(HERE, 0.5, {"ffn": curve}).save(path)
+        document = json.loads(path.read_text())
+        *parents, last = data.draw(st.sampled_from(leaves(document)[1:]))
+        place = document
+        for key in parents:
+            place = place[key]
+        place[last] = data.draw(ANYTHING)
+        path.write_text(json.dumps(document))
+        result = CliRunner().invoke(main, ["show", str(path)])
+        if result.exit_code != 0:
+            assert result.stderr.startswith("Error: ")
+            assert result.stderr.count("\n") == 1
+            return
+        table = LatencyTable.load(path)
+        assert str(table)
+        table.environment.differences(HERE)
+        for kind in table.curves:
+            assert table.speedup({kind: [1, 0.5, 0]}) >= 1.0
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[1, 2]", b"null"])

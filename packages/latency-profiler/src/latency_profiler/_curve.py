@@ -10,6 +10,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from latency_profiler._errors import SizeError, TableError
+from latency_profiler._json import NUMBER, checked_fields, checked_kind
 from latency_profiler._sizes import checked_sizes
 from latency_profiler._timing import Timing, format_seconds
 
@@ -79,12 +80,15 @@ class LatencyCurve:
         }
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> LatencyCurve:
-        """The inverse of `to_dict`."""
+    def from_dict(cls, values: Any) -> LatencyCurve:
+        """The inverse of `to_dict`; TableError if an entry is missing or of another kind."""
+        parts = checked_fields(values, {"sizes": (list,), "seconds": (list,), "timings": (list,)})
+        for seconds in parts["seconds"]:
+            checked_kind("a time", seconds, NUMBER)
         return cls(
-            tuple(values["sizes"]),
-            tuple(float(seconds) for seconds in values["seconds"]),
-            tuple(Timing(**timing) for timing in values["timings"]),
+            tuple(parts["sizes"]),
+            tuple(float(seconds) for seconds in parts["seconds"]),
+            tuple(Timing.from_dict(timing) for timing in parts["timings"]),
         )
 
     def __str__(self) -> str:

@@ -38,7 +38,7 @@ class EagerEngine:
 
     def versions(self) -> Mapping[str, str]:
         """The version of torch."""
-        return {"torch": torch.__version__}
+        return {"torch": str(torch.__version__)}
 
     def prepare(
         self, module: Callable[..., object], example_inputs: tuple[Any, ...]

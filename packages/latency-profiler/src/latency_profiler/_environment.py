@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +13,7 @@ import torch
 
 from latency_profiler._engines import Engine, EngineName, resolve_engine
 from latency_profiler._errors import OptionError, require
+from latency_profiler._json import NUMBER, checked_fields, checked_kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -124,9 +125,14 @@ class Environment:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Environment:
-        """The inverse of `to_dict`."""
-        return cls(**values)
+    def from_dict(cls, values: Any) -> Environment:
+        """The inverse of `to_dict`; TableError if a field is missing or of another kind."""
+        environment = cls(**checked_fields(values, _KINDS))
+        for name, value in environment.versions.items():
+            checked_kind(f"the version of {name}", value, (str,))
+        for name, detail in environment.details.items():
+            checked_kind(name, detail, (str, *NUMBER))
+        return environment
 
     def __str__(self) -> str:
         shape = [f"batch {self.batch_size}"] if self.batch_size else []
@@ -144,6 +150,18 @@ class Environment:
             versions,
         ]
         return ", ".join(parts + [f"{key} {value}" for key, value in self.details.items()])
+
+
+_NOTHING = type(None)
+_KINDS: dict[str, tuple[type, ...]] = {entry.name: (str,) for entry in fields(Environment)} | {
+    "cores": (int,),
+    "threads": (int,),
+    "versions": (dict,),
+    "batch_size": (int, _NOTHING),
+    "sequence_length": (int, _NOTHING),
+    "details": (dict,),
+    "load_average": (*NUMBER, _NOTHING),
+}
 
 
 def _clock_name(clock: ClockName | Clock, device: torch.device) -> str:

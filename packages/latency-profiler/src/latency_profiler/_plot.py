@@ -64,6 +64,8 @@ def _draw_times(axes: Any, name: str, curve: LatencyCurve, colour: str) -> None:
 def _draw_speedups(axes: Any, name: str, curve: LatencyCurve, colour: str) -> None:
     """On logarithmic scales, where a geometric grid is even; size 0 has no place there."""
     sizes = [size for size in curve.sizes if size > 0]
+    if not sizes:
+        return
     axes.plot(
         sizes, curve.speedups[: len(sizes)], "o-", color=colour, markersize=3, linewidth=1.4, label=name
     )
@@ -76,7 +78,8 @@ def _label(axes: Any, kind: str, quantity: str) -> None:
     axes.set(xlabel=f"{kind} size", ylabel=quantity)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False)
 
 
 def _use_round_ticks(axes: Any) -> None:

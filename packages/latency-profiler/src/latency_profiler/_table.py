@@ -12,12 +12,14 @@ from latency_profiler._curve import LatencyCurve
 from latency_profiler._environment import Environment
 from latency_profiler._errors import EnvironmentMismatch, OptionError, ProfilerError, TableError, one_line
 from latency_profiler._files import written_whole
+from latency_profiler._json import NUMBER, checked_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 FORMAT = "latency-profiler table"
 VERSION = 1
+_KINDS = {"format": (str,), "version": (int,), "environment": (dict,), "fixed": NUMBER, "curves": (dict,)}
 
 
 @dataclass(frozen=True)
@@ -109,14 +111,11 @@ class LatencyTable:
                 "install the version of latency-profiler that wrote it, or profile again",
             )
         try:
-            return cls(
-                Environment.from_dict(document["environment"]),
-                float(document["fixed"]),
-                {str(kind): LatencyCurve.from_dict(values) for kind, values in document["curves"].items()},
-            )
-        except (ProfilerError, KeyError, TypeError, ValueError, AttributeError) as error:
-            reason = error.message if isinstance(error, ProfilerError) else one_line(error)
-            raise TableError(f"{path} is corrupt: {reason}", "profile again, or restore the file") from error
+            parts = checked_fields(document, _KINDS)
+            curves = {kind: LatencyCurve.from_dict(values) for kind, values in parts["curves"].items()}
+            return cls(Environment.from_dict(parts["environment"]), float(parts["fixed"]), curves)
+        except ProfilerError as error:
+            raise TableError(f"{path} is corrupt: {error.message}", error.hint) from error
 
     def __str__(self) -> str:
         lines = [str(self.environment), f"fixed: {self.fixed * 1e3:.4g} ms"]

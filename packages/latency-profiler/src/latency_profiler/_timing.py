@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from latency_profiler._callables import device_of, in_inference_mode
 from latency_profiler._clock import Clock, ClockName, resolve_clock
+from latency_profiler._errors import TableError
+from latency_profiler._json import NUMBER, checked_fields
 from latency_profiler._rounds import Progress, Rounds, Stopping, StopReason, Variant, run_rounds
 from latency_profiler._statistics import interval, relative_error, resampled, typical
 from latency_profiler._threads import pinned_threads
@@ -56,11 +58,28 @@ class Timing:
         """The fields, as plain values for JSON."""
         return asdict(self)
 
+    @classmethod
+    def from_dict(cls, values: Any) -> Timing:
+        """The inverse of `to_dict`; TableError if a field is missing or of another kind."""
+        timing = cls(**checked_fields(values, _KINDS))
+        if timing.stopped not in get_args(StopReason):
+            raise TableError(
+                f"stopped is {timing.stopped!r:.40}", f"it is one of {', '.join(get_args(StopReason))}"
+            )
+        return timing
+
     def __str__(self) -> str:
         return (
             f"{format_seconds(self.seconds)} ± {self.rel_error:.1%} (20th percentile of {self.runs} runs; "
             f"median {format_seconds(self.median)}, spread {self.spread:.1%})"
         )
+
+
+_KINDS = {field.name: NUMBER for field in fields(Timing)} | {
+    "runs": (int,),
+    "calls": (int,),
+    "stopped": (str,),
+}
 
 
 def format_seconds(seconds: float) -> str:

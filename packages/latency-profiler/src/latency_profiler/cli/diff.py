@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from latency_profiler._curve import LatencyCurve
@@ -22,14 +23,14 @@ def diff(before: Path, after: Path) -> None:
     differences = old.environment.differences(new.environment)
     console.print("[bold]environment[/bold]" + ("" if differences else ": the same"))
     for what, here, there in differences:
-        console.print(f"  {what}: {here} → {there}", soft_wrap=True)
+        console.print(f"  {what}: {here} → {there}", soft_wrap=True, markup=False)
     if old.fixed or new.fixed:
         console.print(f"[bold]fixed part[/bold]: {format_seconds(old.fixed)} → {format_seconds(new.fixed)}")
     for kind in {**old.curves, **new.curves}:
         if kind in old.curves and kind in new.curves:
             _print_changes(console, kind, old.curves[kind], new.curves[kind])
         else:
-            console.print(f"[bold]{kind}[/bold]: only in {before if kind in old.curves else after}")
+            console.print(f"{kind}: only in {before if kind in old.curves else after}", markup=False)
 
 
 def _print_changes(console: Console, kind: str, old: LatencyCurve, new: LatencyCurve) -> None:
@@ -40,9 +41,9 @@ def _print_changes(console: Console, kind: str, old: LatencyCurve, new: LatencyC
         if size in new_seconds
     ]
     if not shared:
-        console.print(f"[bold]{kind}[/bold]: no size in common")
+        console.print(f"{kind}: no size in common", markup=False)
         return
-    table = Table(title=kind, title_justify="left", title_style="bold")
+    table = Table(title=escape(kind), title_justify="left", title_style="bold")
     for column in ("size", "before", "after", "change"):
         table.add_column(column, justify="right")
     changes = []
@@ -53,4 +54,4 @@ def _print_changes(console: Console, kind: str, old: LatencyCurve, new: LatencyC
     sizes_apart = len({*old.sizes} ^ {*new.sizes})
     note = f"; {sizes_apart} sizes are in one table only" if sizes_apart else ""
     middle, worst = np.nanmedian(np.abs(changes)), np.nanmax(np.abs(changes))
-    console.print(f"{kind}: {middle:.1%} at the median size, {worst:.1%} at the worst{note}")
+    console.print(f"{kind}: {middle:.1%} at the median size, {worst:.1%} at the worst{note}", markup=False)

@@ -95,22 +95,7 @@ def run(
     check_writable(output)
     torch_device = checked_device(device)
     check_half_precision(DTYPES[dtype], torch_device)
-    if target in READY:
-        if shapes:
-            raise OptionError(f"--shape does not go with {target}", "use --batch and --sequence")
-        builds, shape = ready_block(target, sizes, block)
-        input_shapes = [shape]
-    else:
-        if given := [option for option, value in block.items() if value is not None]:
-            raise OptionError(f"--{given[0]} does not go with {target}", f"it is for {', '.join(READY)}")
-        if sizes is None or not shapes:
-            raise OptionError(f"{target} needs sizes and input shapes", "add --sizes 12..0 --shape 8x128x768")
-        builds = {target.rpartition(":")[2]: (import_factory(target), parse_sizes(sizes))}
-        input_shapes = [parse_shape(text) for text in shapes]
-    if name is not None:
-        if len(builds) > 1:
-            raise OptionError(f"--name does not go with {target}", "its curves are called attention and ffn")
-        builds = {name: next(iter(builds.values()))}
+    builds, input_shapes = what_to_build(target, sizes, shapes, name, block)
     inputs = random_inputs(input_shapes, DTYPES[dtype], torch_device)
     environment = Environment.current(
         torch_device,
@@ -145,6 +130,27 @@ def run(
     table.save(output)
     print_tables({output.stem: table})
     click.echo(f"saved {output}")
+
+
+def what_to_build(
+    target: str, sizes: str | None, shapes: tuple[str, ...], name: str | None, block: dict[str, int | None]
+) -> tuple[dict[str, tuple[Build, tuple[int, ...]]], list[Shape]]:
+    """Factories with their sizes, by name of the curve, and the shapes of the inputs."""
+    if target in READY:
+        if shapes:
+            raise OptionError(f"--shape does not go with {target}", "use --batch and --sequence")
+        builds, shape = ready_block(target, sizes, block)
+        input_shapes = [shape]
+    else:
+        if given := [option for option, value in block.items() if value is not None]:
+            raise OptionError(f"--{given[0]} does not go with {target}", f"it is for {', '.join(READY)}")
+        if sizes is None or not shapes:
+            raise OptionError(f"{target} needs sizes and input shapes", "add --sizes 12..0 --shape 8x128x768")
+        builds = {target.rpartition(":")[2]: (import_factory(target), parse_sizes(sizes))}
+        input_shapes = [parse_shape(text) for text in shapes]
+    if name is not None and len(builds) > 1:
+        raise OptionError(f"--name does not go with {target}", "its curves are called attention and ffn")
+    return {name or kind: build for kind, build in builds.items()}, input_shapes
 
 
 def progress_bar() -> Progress:

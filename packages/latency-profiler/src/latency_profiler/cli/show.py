@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from latency_profiler._curve import LatencyCurve
@@ -34,7 +35,7 @@ def print_tables(tables: Mapping[str, LatencyTable]) -> None:
     """The environments, then one table of sizes per kind of module."""
     console = Console(highlight=False)
     for name, table in tables.items():
-        console.print(f"[bold]{name}[/bold]  {table.environment}", soft_wrap=True)
+        console.print(f"[bold]{escape(name)}[/bold]  {escape(str(table.environment))}", soft_wrap=True)
         if table.fixed:
             console.print(f"fixed part: {format_seconds(table.fixed)}")
     for kind in {kind: None for table in tables.values() for kind in table.curves}:
@@ -45,12 +46,12 @@ def print_tables(tables: Mapping[str, LatencyTable]) -> None:
 def curves_table(kind: str, curves: Mapping[str, LatencyCurve]) -> Table:
     """Size by size: time and speedup of each curve; of a single one also how sure the time is."""
     alone = len(curves) == 1
-    result = Table(title=kind, title_justify="left", title_style="bold")
+    result = Table(title=escape(kind), title_justify="left", title_style="bold")
     result.add_column("size", justify="right")
     for name in curves:
         prefix = "" if alone else f"{name} "
         for column in ("time", *(("±", "spread") if alone else ()), "speedup"):
-            result.add_column(f"{prefix}{column}", justify="right")
+            result.add_column(escape(f"{prefix}{column}"), justify="right")
     rows = {name: _rows(curve, with_error=alone) for name, curve in curves.items()}
     for size in sorted({size for curve in curves.values() for size in curve.sizes}, reverse=True):
         cells = [rows[name].get(size, ("",) * (4 if alone else 2)) for name in curves]
