@@ -1,0 +1,97 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from spdy_problems import latency_problem
+from spdy_search import InfeasibleBudget, Problem, fit_budget, search, solve
+
+
+@given(st.integers(0, 10**6), st.floats(0.9, 1.12), st.floats(0.0, 3.0))
+def test_three_rounds_reach_a_target_that_the_costs_misjudge(seed, factor, fixed):
+    problem = latency_problem(16, 2.5, seed)
+    measured = []
+
+    def measure(levels):
+        measured.append(tuple(levels.tolist()))
+        return factor * problem.cost(levels) + fixed
+
+    target = problem.budget + fixed
+    fit = fit_budget(problem, solve(problem), measure, target)
+    assert fit.measured <= target * (1 + 1e-3)
+    assert fit.measured >= target * 0.97
+    assert fit.cost == problem.cost(fit.levels)
+    assert 1 <= len(fit.rounds) <= 3
+    assert len(measured) == len(fit.rounds) + 1  # the last one is fresh
+    assert measured[-1] == tuple(fit.levels)
+
+
+def test_the_final_measurement_is_not_the_one_that_stopped():
+    problem = latency_problem(8, 2, seed=0)
+    answers = iter([problem.budget, 123.0])
+    fit = fit_budget(problem, solve(problem), lambda levels: next(answers), problem.budget)
+    assert [step.measured for step in fit.rounds] == [problem.budget]
+    assert fit.measured == 123.0
+
+
+def test_over_target_modules_only_become_cheaper_and_under_it_only_better():
+    problem = latency_problem(16, 2, seed=1)
+    levels = search(problem, lambda levels: float(levels[3]), evaluations=20).levels
+    costs, priors = problem.costs["cost"], problem.priors
+    over = fit_budget(problem, levels, lambda x: 1.05 * problem.cost(x), problem.budget, rounds=1)
+    under = fit_budget(problem, levels, lambda x: 0.9 * problem.cost(x), problem.budget, rounds=1)
+    assert not np.array_equal(over.levels, levels)
+    assert not np.array_equal(under.levels, levels)
+    for module, level in enumerate(levels):
+        assert costs[module][over.levels[module]] <= costs[module][level]
+        assert priors[module][under.levels[module]] <= priors[module][level]
+
+
+def test_the_repair_is_the_cheapest_by_enumeration():
+    problem = Problem([[4, 3, 1], [4, 3, 1], [4, 3, 1]], [[0, 1, 9], [0, 2, 4], [0, 3, 5]], 12)
+    fit = fit_budget(problem, [0, 0, 0], lambda x: problem.cost(x) + 3, 12, rounds=1)
+    assert fit.rounds[0].measured == 15
+    assert fit.levels.tolist() == [0, 2, 0]  # prior 4, against 6 for one level of each
+
+
+def test_control_without_correction_the_target_is_missed():
+    problem = latency_problem(16, 2, seed=1)
+    assert 1.1 * problem.cost(solve(problem)) > problem.budget
+    fit = fit_budget(problem, solve(problem), lambda x: 1.1 * problem.cost(x), problem.budget)
+    assert fit.measured <= problem.budget * 1.001
+
+
+def test_a_search_result_can_be_given_and_other_budgets_are_kept():
+    one = latency_problem(8, 2, seed=0)
+    rows = one.costs["cost"]
+    squares = [row**2 for row in rows]
+    problem = Problem(
+        {"seconds": rows, "bytes": squares},
+        one.priors,
+        {"seconds": one.budget, "bytes": 0.3 * sum(row[0] for row in squares)},
+    )
+    result = search(problem, lambda levels: 1.0, method="prior")
+    fit = fit_budget(problem, result, lambda x: 0.9 * problem.cost(x)["seconds"], one.budget, cost="seconds")
+    assert problem.cost(fit.levels)["bytes"] <= problem.budgets["bytes"]
+    assert fit.cost == problem.cost(fit.levels)["seconds"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rounds": 0}, "rounds must be at least 1; got 0"),
+        ({"cost": "bytes"}, "cost must name the measured one of cost; got 'bytes'"),
+        ({"measure": lambda levels: math.nan}, "a measurement must be a finite number; got nan"),
+        ({"result": [0]}, "each of 2 modules"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message):
+    given = {"result": [0, 0], "measure": lambda levels: 4.0, "target": 4.0, **arguments}
+    with pytest.raises(ValueError, match=message):
+        fit_budget(Problem([[2, 1]] * 2, [[0, 1]] * 2, 4), **given)
+
+
+def test_a_target_out_of_reach_says_by_what():
+    with pytest.raises(InfeasibleBudget, match=r"target 3 cannot be reached: levels that cost 4 .* at 9"):
+        fit_budget(Problem([[2, 1]] * 2, [[0, 1]] * 2, 4), [0, 0], lambda levels: 9.0, 3.0)
