@@ -1,4 +1,4 @@
-"""What `prune` is compared with: Algorithm 1 as written, and loops over single removals made as fast as they go."""
+"""What `prune` is compared with: Algorithm 1 as written, and loops over single removals, tuned."""
 
 import torch
 
@@ -9,13 +9,12 @@ def algorithm_1_steps(weight: torch.Tensor, damped_hessian: torch.Tensor, g: int
     groups = weight.shape[1] // g
     removed: list[int] = []
     for _ in range(steps):
+        gone = torch.tensor(removed, dtype=torch.int64)
         A_blocks = A.view(groups, g, groups, g).diagonal(dim1=0, dim2=2).permute(2, 0, 1)  # (n, g, g)
-        A_blocks = A_blocks.index_put(
-            (torch.tensor(removed, dtype=torch.int64),), torch.eye(g, dtype=A.dtype)
-        )
+        A_blocks = A_blocks.index_put((gone,), torch.eye(g, dtype=A.dtype))  # zero there, and not invertible
         W_blocks = W.view(-1, groups, g).transpose(0, 1)  # (n, r, g)
         scores = (W_blocks @ torch.linalg.inv(A_blocks) * W_blocks).sum((1, 2))
-        scores[removed] = torch.inf
+        scores[gone] = torch.inf
         best = int(scores.argmin())
         S = slice(best * g, (best + 1) * g)
         correction = torch.linalg.inv(A[S, S]) @ A[S]
@@ -26,9 +25,9 @@ def algorithm_1_steps(weight: torch.Tensor, damped_hessian: torch.Tensor, g: int
 
 
 def tuned_loop(weight: torch.Tensor, damped_hessian: torch.Tensor, shrink: bool = False) -> torch.Tensor:
-    """One column at a time, all in place: rank-1 updates of A and of W, transposed so that its rows are contiguous.
+    """One column at a time, all in place: rank-1 updates of A and of Wᵀ, whose rows are contiguous.
 
-    The scores' parts ‖W_j‖² and A_jj are followed, not recomputed: one product with W and no copy in each step.
+    The scores' parts ‖W_j‖² and A_jj are followed, not recomputed: one product with W in each step, no copy.
     With `shrink`, the last column left takes the place of the one removed, so that later steps touch less.
     """
     A = torch.cholesky_inverse(torch.linalg.cholesky(damped_hessian)).mT.contiguous()  # (d, d)

@@ -151,27 +151,28 @@ def _choose_columns(A: torch.Tensor, G: torch.Tensor, count: int) -> _Choice:
     size = len(A)
     M = torch.cat([A, G], dim=1)  # (c, 2 c)
     A_diagonal, G_diagonal = (half.diagonal() for half in M.tensor_split(2, dim=1))  # views (c,)
+    rows, A_at, G_at = M.unbind(), A_diagonal.unbind(), G_diagonal.unbind()  # indexing once is cheaper
     X = A.new_zeros(2, 2 * size)  # [[l v], [0 l]]
-    lv, l, v, l_below = X[:1], X[0, :size], X[0, size:], X[1, size:]
+    lv, l, v, l_below = X[0], X[0, :size], X[0, size:], X[1, size:]
     lv_columns = lv.view(2, size).mT  # (c, 2)
     steps = A.new_empty(count, 2 * size)
     cost = A.new_empty(size)
     picks, costs = [], []
-    for step in steps:
+    for step in steps.unbind():
         torch.div(G_diagonal, A_diagonal, out=cost)
         pick = int(cost.argmin())
-        pivot, g_pivot = A_diagonal[pick].item(), G_diagonal[pick].item()
+        pivot, g_pivot = A_at[pick].item(), G_at[pick].item()
         if not pivot > 0:
             raise NonPositivePivot
         picks.append(pick)
         costs.append(g_pivot / pivot)
-        torch.mul(M[pick], pivot**-0.5, out=X[0])
+        torch.mul(rows[pick], pivot**-0.5, out=lv)
         v.add_(l, alpha=-g_pivot / (2 * pivot))
         l_below.copy_(l)
-        step.copy_(X[0])
+        step.copy_(lv)
         M.addmm_(lv_columns, X, alpha=-1)
-        A_diagonal[pick] = 1.0
-        G_diagonal[pick] = PROHIBITIVE
+        A_at[pick].fill_(1)
+        G_at[pick].fill_(PROHIBITIVE)
     return _Choice.of(picks, costs, steps, 1)
 
 
