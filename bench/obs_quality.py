@@ -122,9 +122,10 @@ def _report(title: str, layers: list[Layer], levels: dict[str, int]) -> None:
             for removed in levels.values()
         ]
         rows.append([name, *(f"{error / len(layers):.4f}" for error in errors)])
+    tokens = layers[0].calibration.count
     print_table(
         f"MiniLM-L6, relative error on held-out text, mean of {len(layers)} layers; {title}:",
         ["", *levels],
         rows,
-        note=f"{CALIBRATION} reviews, {layers[0].calibration.count} tokens, to calibrate; {HELD_OUT} to measure",
+        note=f"{CALIBRATION} reviews, {tokens} tokens, to calibrate; {HELD_OUT} to measure",
     )
