@@ -37,6 +37,18 @@ def test_the_curve_is_exact_and_size_0_is_what_build_gives() -> None:
     assert profile(build, [0, 2, 4], (), clock=clock, max_seconds=1e6) == curve
 
 
+def test_a_time_is_the_mean_of_the_fastest_tenth() -> None:
+    clock = FakeClock()
+    curve = profile(
+        lambda size: clock.work(*range(1, 21)), [1], (), clock=clock, min_rounds=60, max_seconds=630
+    )
+    timing = curve.timings[0]
+    assert timing.runs == 60  # three times 1..20, of which the fastest six are 1, 1, 1, 2, 2, 2
+    assert timing.seconds == 1.5
+    assert 1.0 <= timing.low < 1.5 < timing.high < timing.median
+    assert timing.stopped == "max_seconds"
+
+
 def test_noise_that_breaks_the_order_is_pooled_and_the_measured_times_are_kept() -> None:
     clock = FakeClock()
     seconds = {3: 4.0, 2: 2.0, 1: 3.0, 0: 1.0}

@@ -12,7 +12,7 @@ from latency_profiler._callables import device_of, in_inference_mode
 from latency_profiler._clock import Clock, ClockName, resolve_clock
 from latency_profiler._errors import OptionError, require
 from latency_profiler._rounds import Inputs, Progress, Rounds, Stopping, StopReason, Variant, run_rounds
-from latency_profiler._statistics import interval, relative_error, resampled, typical
+from latency_profiler._statistics import figures, interval, percentile_20, relative_error, resampled
 from latency_profiler._threads import pinned_threads
 from latency_profiler._timing import Timing, format_seconds, summarise
 
@@ -64,8 +64,8 @@ class Comparison(Mapping[str, Timing]):
 
     def _divide(self, above: str, below: str) -> Ratio:
         pair = [self.samples[:, [self._column(name)]] for name in (above, below)]
-        above_seconds, below_seconds = typical(pair)
-        draws = resampled(pair)
+        above_seconds, below_seconds = figures(pair, percentile_20)
+        draws = resampled(pair, percentile_20)
         low, high = interval(draws[:, 0] / draws[:, 1], self.confidence)
         return Ratio(float(above_seconds / below_seconds), float(low), float(high))
 
@@ -95,7 +95,7 @@ def ratios_error(samples: Samples, confidence: float) -> float:
     """The worst relative error of the ratios of all variants to the first."""
     if _some_without_time(samples):
         return np.inf
-    center, draws = typical(samples), resampled(samples)
+    center, draws = figures(samples, percentile_20), resampled(samples, percentile_20)
     low, high = interval(draws[:, 1:] / draws[:, :1], confidence)
     return relative_error(center[1:] / center[0], low, high)
 

@@ -41,8 +41,7 @@ def draw(tables: Mapping[str, LatencyTable], path: Path) -> None:
         _use_round_ticks(panels[1, column])
     figure.suptitle("\n".join(_environments(tables)), fontsize=8, color="0.4")
     figure.supxlabel(
-        "dots: 20th percentile of all samples, cleaned up; band: fastest to median sample; "
-        "dotted: in proportion to size",
+        "dots: time, cleaned up; band: fastest to median sample; dotted: in proportion to size",
         fontsize=8,
         color="0.4",
     )

@@ -12,6 +12,7 @@ from latency_profiler._engines import Engine, EngineName, resolve_engine
 from latency_profiler._errors import FactoryError, OptionError, ProfilerError, one_line
 from latency_profiler._rounds import Inputs, Progress, Stopping, Variant, run_rounds
 from latency_profiler._sizes import checked_sizes
+from latency_profiler._statistics import fastest_tenth
 from latency_profiler._threads import pinned_threads
 from latency_profiler._timing import seconds_error, summarise
 
@@ -86,6 +87,9 @@ def profile_families(
     A whole model fits in as a family of one size, ``Family(lambda size: model, [1], inputs)``; what its time
     exceeds the sum of its modules by is the fixed part of a table.
 
+    The time of a size is the mean of the fastest tenth of its samples, which changes least when the load of
+    the machine does; then curves are made monotone (`LatencyCurve.fit`).
+
     All modules are alive at once: a family of widths 3072·0.9^i takes ten times the memory of its largest.
     Each is built, prepared by the engine, called once to see that its outputs are finite, and warmed up
     before anything is timed.
@@ -119,12 +123,12 @@ def profile_families(
             variants,
             resolve_clock(clock, device_of(variants[0].function, variants[0].arguments())),
             stopping,
-            lambda samples: seconds_error(samples, confidence),
+            lambda samples: seconds_error(samples, confidence, fastest_tenth),
             balanced=True,
             seed=seed,
             progress=progress,
         )
-    timings = iter(summarise(rounds, confidence))
+    timings = iter(summarise(rounds, confidence, fastest_tenth))
     return {
         name: LatencyCurve.fit(values, tuple(next(timings) for _ in values)) for name, values in sizes.items()
     }

@@ -1,12 +1,14 @@
-"""The statistics of noisy timings: the 20th percentile, and bootstrap intervals over rounds.
+"""The statistics of noisy timings: two figures that other load hardly moves, and bootstrap intervals.
 
 Other load only ever adds time, in bursts, so the mean and even the median of a run depend on the
-neighbours; the minimum is an accident of one sample. The 20th percentile is low enough to be free of
-load that comes and goes and has enough samples below it to be stable.
+neighbours; the minimum is an accident of one sample. Between two variants of the same round, the ratio of
+20th percentiles is stable. Between two runs minutes apart, where the weather itself has changed, the mean
+of the fastest tenth is more so: on two cores beside two or three busy processes, the halves of a profile
+of a BERT-base layer agreed to 6 % at the worst size by it, and to 10 % by the 20th percentile.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,18 +17,31 @@ FloatArray = NDArray[np.float64]
 # For each variant, seconds per call: (rounds, repeats within a round).
 Samples = Sequence[FloatArray]
 
-PERCENTILE = 20.0
 RESAMPLES = 1000
 _CHUNK_ELEMENTS = 2_000_000
 
-
-def typical(samples: Samples) -> FloatArray:
-    """The 20th percentile of each variant: (variants,)."""
-    return np.array([np.percentile(values, PERCENTILE) for values in samples])
+# From samples (…, samples) to one figure (…).
+Statistic = Callable[[FloatArray], FloatArray]
 
 
-def resampled(samples: Samples, seed: int = 0) -> FloatArray:
-    """The 20th percentiles of bootstrap resamples of the rounds: (resamples, variants).
+def percentile_20(samples: FloatArray) -> FloatArray:
+    """The 20th percentile over the last dimension."""
+    return np.asarray(np.percentile(samples, 20.0, axis=-1))
+
+
+def fastest_tenth(samples: FloatArray) -> FloatArray:
+    """The mean of the fastest tenth (rounded up) over the last dimension."""
+    count = math.ceil(samples.shape[-1] / 10)
+    return np.asarray(np.partition(samples, count - 1, axis=-1)[..., :count].mean(axis=-1))
+
+
+def figures(samples: Samples, statistic: Statistic) -> FloatArray:
+    """The statistic of each variant: (variants,)."""
+    return np.array([statistic(values.ravel()) for values in samples])
+
+
+def resampled(samples: Samples, statistic: Statistic) -> FloatArray:
+    """The statistic of each variant in bootstrap resamples of the rounds: (resamples, variants).
 
     All samples of a round are drawn together, so what they share (a slow minute, a busy neighbour) stays
     shared and cancels in ratios. Rounds are drawn in circular blocks of about rounds^(1/3) neighbours,
@@ -34,7 +49,7 @@ def resampled(samples: Samples, seed: int = 0) -> FloatArray:
     narrow.
     """
     rounds = len(samples[0])
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     length = max(1, round(rounds ** (1 / 3)))
     blocks = math.ceil(rounds / length)
     starts = generator.integers(rounds, size=(RESAMPLES, blocks, 1))
@@ -44,7 +59,7 @@ def resampled(samples: Samples, seed: int = 0) -> FloatArray:
         step = max(1, _CHUNK_ELEMENTS // values.size)  # bounds the memory when there are very many rounds
         for first in range(0, RESAMPLES, step):
             drawn = values[chosen[first : first + step]]  # (step, rounds, repeats)
-            result[first : first + step, variant] = np.percentile(drawn, PERCENTILE, axis=(1, 2))
+            result[first : first + step, variant] = statistic(drawn.reshape(len(drawn), -1))
     return result
 
 

@@ -12,7 +12,14 @@ from latency_profiler._clock import Clock, ClockName, resolve_clock
 from latency_profiler._errors import TableError
 from latency_profiler._json import NUMBER, checked_fields
 from latency_profiler._rounds import Progress, Rounds, Stopping, StopReason, Variant, run_rounds
-from latency_profiler._statistics import interval, relative_error, resampled, typical
+from latency_profiler._statistics import (
+    Statistic,
+    figures,
+    interval,
+    percentile_20,
+    relative_error,
+    resampled,
+)
 from latency_profiler._threads import pinned_threads
 
 if TYPE_CHECKING:
@@ -26,7 +33,8 @@ class Timing:
     """A summary of the samples of one callable; all times are seconds per call.
 
     Attributes:
-        seconds: The 20th percentile of the samples: the figure to use.
+        seconds: The figure to use: the 20th percentile of the samples; in a profile, the mean of their
+            fastest tenth.
         low: Lower end of the confidence interval of `seconds`.
         high: Upper end.
         minimum: The fastest sample.
@@ -70,7 +78,7 @@ class Timing:
 
     def __str__(self) -> str:
         return (
-            f"{format_seconds(self.seconds)} ± {self.rel_error:.1%} (20th percentile of {self.runs} runs; "
+            f"{format_seconds(self.seconds)} ± {self.rel_error:.1%} ({self.runs} runs; "
             f"median {format_seconds(self.median)}, spread {self.spread:.1%})"
         )
 
@@ -90,10 +98,10 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds / 1e-9:.4g} ns"
 
 
-def summarise(rounds: Rounds, confidence: float) -> tuple[Timing, ...]:
+def summarise(rounds: Rounds, confidence: float, statistic: Statistic = percentile_20) -> tuple[Timing, ...]:
     """One Timing per variant."""
-    seconds = typical(rounds.samples)
-    low, high = interval(resampled(rounds.samples), confidence)
+    seconds = figures(rounds.samples, statistic)
+    low, high = interval(resampled(rounds.samples, statistic), confidence)
     return tuple(
         _summary(samples, seconds[index], low[index], high[index], rounds.calls[index], rounds.stopped)
         for index, samples in enumerate(rounds.samples)
@@ -118,9 +126,10 @@ def _summary(
     )
 
 
-def seconds_error(samples: Samples, confidence: float) -> float:
-    """The worst relative error of the variants' 20th percentiles."""
-    return relative_error(typical(samples), *interval(resampled(samples), confidence))
+def seconds_error(samples: Samples, confidence: float, statistic: Statistic = percentile_20) -> float:
+    """The worst relative error of the variants' figures."""
+    low, high = interval(resampled(samples, statistic), confidence)
+    return relative_error(figures(samples, statistic), low, high)
 
 
 def measure(
