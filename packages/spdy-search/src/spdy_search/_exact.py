@@ -24,9 +24,9 @@ def solve_ladder(ladder: Ladder, weights: NDArray[np.float64]) -> NDArray[np.int
     `weights` is (modules,), the largest of them 1.
     """
     modules = np.arange(len(weights))
-    start = relax(ladder, weights[None])
+    start = relax(ladder, weights[None], good_enough=0.0)
     if sum(ladder.units[modules, start.rung[:, 0]].tolist()) > ladder.capacity:
-        start = relax(ladder, weights[None], limit=1 - EDGE)
+        start = relax(ladder, weights[None], limit=1 - EDGE, good_enough=0.0)
     price = float(start.multiplier[0])
     error = ladder.prior * weights[:, None]
     bounds = error + price * ladder.cost

@@ -13,14 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ._ladder import PAD, Ladder
+from ._ladder import Ladder
 
-ROUNDS = 4
-GOOD_ENOUGH = (
-    4e-3  # times the rounds done: a problem this close to its lower bound, relatively, is left alone
-)
+MOST_ROUNDS = 10
+GOOD_ENOUGH = 6e-3  # times the rounds done: problems this close to their lower bound are left alone
 CANDIDATES = 16  # changes that are combined; as good as 48
-SHIFTS = np.array([shift for shift in range(-PAD, PAD + 1) if shift])  # rungs up or down
 EDGE = 1e-12  # how far float64 sums may be off, in units of the capacity
 FLOAT32_EDGE = 1e-5  # the same for float32; a step left unbought for this is the first one to be made up for
 
@@ -41,7 +38,12 @@ class Relaxed(NamedTuple):
     error: NDArray[np.float64]
 
 
-def relax(ladder: Ladder, weights: NDArray[np.float64], limit: float = 1 + EDGE) -> Relaxed:
+def relax(
+    ladder: Ladder,
+    weights: NDArray[np.float64],
+    limit: float = 1 + EDGE,
+    good_enough: float = GOOD_ENOUGH,
+) -> Relaxed:
     """Solve for `weights` (K, modules), spending at most `limit` capacities.
 
     Up to the default limit an assignment may fit or not; up to 1 - EDGE it fits for certain.
@@ -53,7 +55,7 @@ def relax(ladder: Ladder, weights: NDArray[np.float64], limit: float = 1 + EDGE)
     solution = Relaxed(rung, multiplier, spent, (ladder.prior.take(at) * by_module).sum(axis=0))
     bound = solution.error - multiplier * (1 - spent)
     active = np.arange(len(weights))
-    for done in range(1, ROUNDS + 1):
+    for done in range(1, MOST_ROUNDS + 1):
         part = Relaxed(
             solution.rung[:, active],
             solution.multiplier[active],
@@ -63,7 +65,7 @@ def relax(ladder: Ladder, weights: NDArray[np.float64], limit: float = 1 + EDGE)
         changed = _repair(ladder, by_module[:, active], part, limit)
         for whole, new in zip(solution, part, strict=True):
             whole[..., active] = new
-        far = part.error - bound[active] > GOOD_ENOUGH * done * part.error
+        far = part.error - bound[active] > good_enough * done * part.error
         active = active[changed & far]
         if not active.size:
             break
@@ -121,10 +123,10 @@ def _repair(
     """Make the best one or two changes in every problem, in place; say where. `weights` is (modules, K)."""
     modules, problems = weights.shape
     columns = np.arange(problems)
-    at = solution.rung + row_starts(ladder)
-    near = at + SHIFTS[:, None, None]  # (shifts, modules, K)
-    cost = (ladder.cost.take(near) - ladder.cost.take(at)).reshape(-1, problems)
-    prior = ((ladder.prior.take(near) - ladder.prior.take(at)) * weights).reshape(-1, problems)
+    moves = np.arange(0, ladder.move.size, ladder.cost.size)[:, None, None]
+    at = moves + (solution.rung + row_starts(ladder))  # (moves, modules, K)
+    cost = ladder.move_cost.take(at).reshape(-1, problems)
+    prior = (ladder.move_prior.take(at) * weights).reshape(-1, problems)
 
     changes = len(cost)
     count = min(CANDIDATES, changes)
@@ -149,9 +151,10 @@ def _repair(
     gain = pair_prior[best, columns]
 
     changed: NDArray[np.bool_] = gain < 0
-    shift = np.concatenate([np.zeros((1, problems), dtype=np.int64), SHIFTS.take(chosen // modules)])
-    for member in (first.take(best), second.take(best)):  # module -1 is the last one, shifted by 0
-        solution.rung[module[member, columns], columns] += np.where(changed, shift[member, columns], 0)
+    goal = np.concatenate([nothing, ladder.move.take(at.take(flat))])
+    for member in (first.take(best), second.take(best)):
+        moved = columns[changed & (member > 0)]
+        solution.rung[module[member[moved], moved], moved] = goal[member[moved], moved]
     solution.spent[changed] += pair_cost[best, columns][changed]
     solution.error[changed] += gain[changed]
     return changed

@@ -1,0 +1,196 @@
+"""Speed and quality of spdy-search: solvers against a bucketed dynamic program, search against the paper's.
+
+python bench/spdy.py            # both tables
+python bench/spdy.py solve      # the solvers only
+python bench/spdy.py search --seeds 5
+"""
+
+import argparse
+import math
+import statistics
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from harness import announce, cpu_seconds, print_table
+from numpy.typing import NDArray
+from spdy_search import Problem, search, solve, solve_batch
+
+BUCKETS = 10_000
+BATCH = 64
+FIXED = 0.03  # of the dense time lies outside all modules
+
+
+def latency_problem(modules: int, speedup: float, seed: int) -> Problem:
+    """Attention (12 heads to none) and FFN (44 widths) modules in turn, as in a latency table of BERT-base.
+
+    Priors rise with what is removed, along a curve of their own for each module and with 2 % of noise;
+    removing a whole module costs a jump on top. Sensitivities are spread over two orders of magnitude.
+    """
+    rng = np.random.default_rng(seed)
+    heads = np.arange(12, -1, -1)
+    widths = np.array([*(int(3072 * (1 - round(1 - 0.9**i, 4))) for i in range(43)), 0])
+    attention = np.where(heads > 0, 0.25 + 0.75 * heads / 12, 0.03) * 1.0e-3
+    ffn = np.where(widths > 0, 0.12 + 0.88 * widths / 3072, 0.02) * 1.9e-3
+    costs, priors = [], []
+    for module in range(modules):
+        sizes, cost = (heads, attention) if module % 2 == 0 else (widths, ffn)
+        removed = 1 - sizes / sizes[0]
+        bend, sensitivity = rng.uniform(1, 5), 10 ** rng.uniform(-2, 0)
+        prior = 0.8 * sensitivity * np.expm1(bend * removed) / np.expm1(bend)
+        prior *= np.exp(rng.normal(0, 0.02, len(prior)))
+        prior[-1] = sensitivity
+        costs.append(cost)
+        priors.append(np.maximum.accumulate(prior))
+    dense = math.fsum(row[0] for row in costs)
+    return Problem(costs, priors, dense * ((1 + FIXED) / speedup - FIXED))
+
+
+def bucket_program(problem: Problem, weights: NDArray[np.float64]) -> list[int]:
+    """The usual way: times rounded up to 10,000 buckets, best total prior for every number of buckets."""
+    (rows,), (budget,) = problem.costs.values(), problem.budgets.values()
+    best = np.zeros(BUCKETS + 1)
+    trail = []
+    for weight, cost, prior in zip(weights, rows, problem.priors, strict=True):
+        steps = np.ceil(cost / budget * BUCKETS).astype(int)
+        new = np.full(BUCKETS + 1, np.inf)
+        choice = np.zeros(BUCKETS + 1, dtype=int)
+        for level, step in enumerate(steps):
+            if step <= BUCKETS:
+                total = best[: BUCKETS + 1 - step] + weight * prior[level]
+                better = total < new[step:]
+                new[step:][better] = total[better]
+                choice[step:][better] = level
+        best = new
+        trail.append((steps, choice))
+    left, levels = BUCKETS, []
+    for steps, choice in reversed(trail):
+        levels.append(int(choice[left]))
+        left -= steps[levels[-1]]
+    return levels[::-1]
+
+
+def bench_solve(seeds: int) -> None:
+    """CPU time and quality of `solve` and `solve_batch`."""
+    rows = []
+    for modules in (24, 48, 64, 160):
+        for speedup in (2, 8):
+            results = [solve_figures(latency_problem(modules, speedup, seed), seed) for seed in range(seeds)]
+            base, one, batch = (
+                statistics.median(column) for column in zip(*(r[:3] for r in results), strict=True)
+            )
+            excess = np.concatenate([r[3] for r in results])
+            gaps = np.concatenate([r[4] for r in results])
+            rows.append(
+                [
+                    f"{modules} modules, {speedup}x",
+                    f"{1e3 * base:.1f}",
+                    f"{1e3 * one:.2f}",
+                    f"{statistics.median(r[0] / r[1] for r in results):.0f}x",
+                    f"{1e6 * batch:.0f}",
+                    f"{statistics.median(r[0] / r[2] for r in results):.0f}x",
+                    f"{100 * gaps.mean():.3f} / {100 * gaps.max():.2f}",
+                    f"{100 * excess.mean():.3f} / {100 * excess.max():.2f}",
+                ]
+            )
+    print_table(
+        f"One problem, CPU time; medians over {seeds} problems",
+        ["", "DP ms", "solve ms", "ratio", "batch µs", "ratio", "batch gap %", "DP gap %"],
+        rows,
+        note=f"DP: {BUCKETS:,} buckets, rounded up. batch: solve_batch of {BATCH}, per problem. "
+        "gap: total prior above solve's, mean / worst.",
+    )
+
+
+def solve_figures(
+    problem: Problem, seed: int
+) -> tuple[float, float, float, NDArray[np.float64], NDArray[np.float64]]:
+    """Seconds per problem of the DP, solve and solve_batch; relative excess of the DP and of the batch."""
+    weights = np.random.default_rng([seed, 1]).random((BATCH, problem.modules))
+    solve_batch(problem, weights)  # tables that depend on the problem alone are made once
+    few = weights[:4]
+    base = cpu_seconds(lambda: bucket_program(problem, few[0]), repeats=5)
+    one = cpu_seconds(lambda: [solve(problem, row) for row in few], repeats=5) / len(few)
+    batch = cpu_seconds(lambda: solve_batch(problem, weights), repeats=15) / BATCH
+    best = [problem.prior(solve(problem, row), row) for row in weights]
+    near = [problem.prior(x, row) for x, row in zip(solve_batch(problem, weights), weights, strict=True)]
+    bucketed = [problem.prior(bucket_program(problem, row), row) for row in few]
+    return base, one, batch, np.divide(bucketed, best[: len(few)]) - 1, np.divide(near, best) - 1
+
+
+def hidden_loss(problem: Problem, seed: int, kind: str) -> Callable[[NDArray[np.int64]], float]:
+    """A loss whose truth differs from the prior.
+
+    All kinds have hidden log-normal sensitivities. "pairs" adds interactions of random pairs of modules,
+    "curved" also raises each module's prior to a hidden power, "saturating" also takes a logarithm.
+    """
+    rng = np.random.default_rng([seed, 2])
+    modules = problem.modules
+    scale = max(float(row.max()) for row in problem.priors)
+    sensitivities = np.exp(rng.normal(0, 1, modules))
+    powers = rng.uniform(0.6, 1.6, modules) if kind in ("curved", "saturating") else np.ones(modules)
+    harm = [
+        s * scale * (row / scale) ** p
+        for s, p, row in zip(sensitivities, powers, problem.priors, strict=True)
+    ]
+    first, second = rng.integers(0, modules, (2, 2 * modules))
+    strengths = rng.normal(0.15, 0.25, 2 * modules) * (kind != "weights")
+
+    def loss(levels: NDArray[np.int64]) -> float:
+        each = np.array([row[level] for row, level in zip(harm, levels, strict=True)])
+        total = float(each.sum() + strengths @ np.sqrt(each[first] * each[second]))
+        return math.log1p(100 * max(total, 0.0) / (modules * scale)) if kind == "saturating" else total
+
+    return loss
+
+
+def bench_search(seeds: int) -> None:
+    """Losses that the methods reach, relative to the paper's with 1000 evaluations."""
+    contenders: dict[str, dict[str, object]] = {
+        "direct 30": {"evaluations": 30},
+        "direct 100": {"evaluations": 100},
+        "direct 300": {"evaluations": 300},
+        "ziplm 3000": {"method": "ziplm", "evaluations": 3000},
+        "evolution 1000": {"method": "evolution", "evaluations": 1000},
+        "prior": {"method": "prior"},
+        "uniform": {"method": "uniform"},
+    }
+    rows = []
+    for modules, speedup in ((24, 2), (24, 6), (48, 3), (64, 4)):
+        for kind in ("weights", "pairs", "curved", "saturating"):
+            ratios: dict[str, list[float]] = {name: [] for name in contenders}
+            for seed in range(seeds):
+                problem = latency_problem(modules, speedup, seed)
+                loss = hidden_loss(problem, seed, kind)
+                paper = search(problem, loss, evaluations=1000, method="ziplm", seed=seed).loss
+                for name, settings in contenders.items():
+                    ratios[name].append(search(problem, loss, seed=seed, **settings).loss / paper)  # type: ignore[arg-type]
+            rows.append([f"{modules} modules, {speedup}x, {kind}", *map(mean_and_worst, ratios.values())])
+    print_table(
+        f"Loss relative to ziplm with 1000 evaluations, mean (worst) of {seeds} problems; below 1 is better",
+        ["", *contenders],
+        rows,
+    )
+
+
+def mean_and_worst(ratios: Sequence[float]) -> str:
+    """Two figures in one cell."""
+    return f"{statistics.mean(ratios):.3f} ({max(ratios):.3f})"
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("part", nargs="?", choices=["solve", "search"], help="one table only")
+    parser.add_argument("--seeds", type=int, default=3, help="random problems per row (3)")
+    arguments = parser.parse_args()
+    announce("spdy-search", "spdy-search", "numpy", "scipy")
+    if arguments.part != "search":
+        bench_solve(arguments.seeds)
+    if arguments.part != "solve":
+        bench_search(arguments.seeds)
+
+
+if __name__ == "__main__":
+    main()
