@@ -1,0 +1,218 @@
+"""The seam between model families and the rest: an adapter says where things are, the pipeline decides what to do."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from obs_structured import Trace
+from torch import nn
+from transformers import PreTrainedModel
+
+from ziplm.errors import UnsupportedModel, UsageError
+from ziplm.models import zip_class
+
+Kind = Literal["attention", "ffn"]
+KINDS: tuple[Kind, Kind] = ("attention", "ffn")
+
+
+@dataclass(frozen=True)
+class Module:
+    """One prunable module: the attention or the feed-forward branch of one layer."""
+
+    layer: int
+    kind: Kind
+    groups: int
+    """Heads or columns that it has; 0 if it was removed."""
+    group_size: int
+    """Columns of the output matrix to a group: the head size, or 1."""
+
+    @property
+    def name(self) -> str:
+        """Such as ``layer3.attention``: unique in its model, fit for file names."""
+        return f"layer{self.layer}.{self.kind}"
+
+
+@dataclass(frozen=True)
+class StreamPoint:
+    """Where the residual stream can be seen: as a positional argument of a module's forward."""
+
+    module: nn.Module
+    argument: int
+
+
+class Adapter(ABC):
+    """What ziplm must know of a model family. A new family is a subclass in a file of its own.
+
+    Public methods are final and check what they are given; subclasses answer the private ones.
+    """
+
+    model_types: tuple[str, ...]
+    """`config.model_type` of the dense and of the shrunk models."""
+
+    @final
+    def check(self, model: PreTrainedModel) -> None:
+        """Raise UnsupportedModel if this very model cannot be shrunk."""
+        if reason := self._unsupported(model):
+            raise UnsupportedModel(f"this {type(model).__name__} cannot be shrunk: {reason}", "give a plain model")
+        self.shrunk_class(model)
+
+    @final
+    def modules(self, model: PreTrainedModel) -> list[Module]:
+        """All prunable modules in the order of the forward pass, those that were removed with 0 groups."""
+        return [
+            Module(index, kind, self._groups(layer, kind), self._group_size(model, kind))
+            for index, layer in enumerate(self.layers(model))
+            for kind in KINDS
+        ]
+
+    @final
+    def dense_groups(self, model: PreTrainedModel, kind: Kind) -> int:
+        """Heads or columns that each module of that kind has in the dense model."""
+        return self._dense_groups(model, kind)
+
+    @final
+    def layers(self, model: PreTrainedModel) -> list[nn.Module]:
+        """The transformer layers; all else (embeddings, final norm, pooler, head) is fixed."""
+        return list(self._layers(model))
+
+    @final
+    def output_layer(self, model: PreTrainedModel, module: Module) -> nn.Module:
+        """What multiplies by the output matrix: its input is to be calibrated on, its output joins the stream."""
+        return self._output_layer(self.layers(model)[module.layer], module.kind)
+
+    @final
+    def weight(self, model: PreTrainedModel, module: Module) -> torch.Tensor:
+        """The output matrix as (out, in): (hidden, groups * group_size), a view of the parameter."""
+        if module.groups == 0:
+            raise UsageError(f"{module.name} was removed and has no weight", "leave it out")
+        return self._out_in(self.output_layer(model, module).weight)
+
+    @final
+    def bias(self, model: PreTrainedModel, module: Module) -> torch.Tensor:
+        """The bias of the output matrix, (hidden,); removed modules have one, too."""
+        bias = self.output_layer(model, module).bias
+        assert isinstance(bias, torch.Tensor)
+        return bias
+
+    @final
+    def stream_before(self, model: PreTrainedModel, module: Module) -> StreamPoint:
+        """Where the residual stream passes that the module's output is added to."""
+        return self._stream_before(self.layers(model)[module.layer], module.kind)
+
+    @final
+    def state(self, model: PreTrainedModel, module: Module, trace: Trace, removed: int) -> dict[str, torch.Tensor]:
+        """Parameters of a module with so many groups removed, by their names within the layer.
+
+        The output matrix and its bias come from the trace; of the other matrices, the rows that belong to the
+        columns left are copied.
+        """
+        layer = self.layers(model)[module.layer]
+        if (trace.groups, trace.group_size) != (module.groups, module.group_size):
+            raise UsageError(
+                f"the trace has {trace.groups} groups of {trace.group_size}, but {module.name} has "
+                f"{module.groups} of {module.group_size}",
+                "prune this model's own matrices",
+            )
+        bias = self.bias(model, module).detach()
+        new_bias = bias + trace.bias_shift(removed).to(bias)
+        columns = trace.columns(removed).to(bias.device)
+        return self._state(layer, module.kind, columns, trace.weight(removed).to(bias), new_bias)
+
+    @final
+    def build(self, model: PreTrainedModel, module: Module, trace: Trace, removed: int) -> dict[str, nn.Module]:
+        """The parts of a layer that make up the module with so many groups removed, for `install`.
+
+        All that the module keeps (norms, settings) is shared with the model, which is not changed.
+        """
+        layer = structure_copy(self.layers(model)[module.layer])
+        with torch.device("meta"):
+            self._resize(layer, module.kind, trace.groups - removed)
+        parts = {name: getattr(layer, name) for name in self._parts(module.kind)}
+        state = self.state(model, module, trace, removed)
+        for name, part in parts.items():
+            own = {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.")}
+            part.load_state_dict(own, strict=False, assign=True)
+        return parts
+
+    @final
+    def install(self, model: PreTrainedModel, module: Module, parts: dict[str, nn.Module]) -> None:
+        """Put parts made by `build` (or taken by `parts`) into their layer."""
+        for name, part in parts.items():
+            setattr(self.layers(model)[module.layer], name, part)
+
+    @final
+    def parts(self, model: PreTrainedModel, module: Module) -> dict[str, nn.Module]:
+        """The parts of a layer that make up the module as it is."""
+        layer = self.layers(model)[module.layer]
+        return {name: getattr(layer, name) for name in self._parts(module.kind)}
+
+    @final
+    def shrunk_class(self, model: PreTrainedModel) -> type[PreTrainedModel]:
+        """The class of the shrunk model."""
+        name = type(model).__name__.removeprefix("Zip")
+        if (found := zip_class(f"Zip{name}")) is None:
+            raise UnsupportedModel(f"there is no shrunk form of {name}", "load the model with another head")
+        return found
+
+    @abstractmethod
+    def _unsupported(self, model: PreTrainedModel) -> str | None:
+        """Why this model cannot be shrunk, if so."""
+
+    @abstractmethod
+    def _layers(self, model: PreTrainedModel) -> Iterator[nn.Module]:
+        """The transformer layers."""
+
+    @abstractmethod
+    def _groups(self, layer: nn.Module, kind: Kind) -> int:
+        """Heads or columns left."""
+
+    @abstractmethod
+    def _group_size(self, model: PreTrainedModel, kind: Kind) -> int:
+        """Columns to a group."""
+
+    @abstractmethod
+    def _dense_groups(self, model: PreTrainedModel, kind: Kind) -> int:
+        """Heads or columns of the dense model."""
+
+    @abstractmethod
+    def _output_layer(self, layer: nn.Module, kind: Kind) -> nn.Module:
+        """The linear layer of the output matrix."""
+
+    @abstractmethod
+    def _out_in(self, weight: torch.Tensor) -> torch.Tensor:
+        """A weight as (out, in); its own inverse."""
+
+    @abstractmethod
+    def _stream_before(self, layer: nn.Module, kind: Kind) -> StreamPoint:
+        """Where the stream can be seen."""
+
+    @abstractmethod
+    def _parts(self, kind: Kind) -> tuple[str, ...]:
+        """Names of the children of a layer that make up a module."""
+
+    @abstractmethod
+    def _state(
+        self, layer: nn.Module, kind: Kind, columns: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """Parameters of the module with `columns` kept; none but the bias if there are no columns."""
+
+    @abstractmethod
+    def _resize(self, layer: nn.Module, kind: Kind, groups: int) -> None:
+        """Give the module of a layer so many groups, with weights that are not set."""
+
+
+def structure_copy(module: nn.Module) -> nn.Module:
+    """A copy of a tree of modules that shares all parameters and buffers, without hooks."""
+    copy = module.__class__.__new__(module.__class__)
+    copy.__dict__ = {
+        name: type(value)() if "_hooks" in name and isinstance(value, dict) else value
+        for name, value in module.__dict__.items()
+    }
+    copy.__dict__["_parameters"] = module._parameters.copy()
+    copy.__dict__["_buffers"] = module._buffers.copy()
+    copy.__dict__["_modules"] = {
+        name: None if child is None else structure_copy(child) for name, child in module._modules.items()
+    }
+    return copy

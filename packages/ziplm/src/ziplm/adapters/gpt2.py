@@ -1,0 +1,70 @@
+"""GPT2: pre-LN layers, fused q, k, v, weights as (in, out)."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from ziplm.adapters.base import Adapter, Kind, StreamPoint
+from ziplm.models.modeling_zip_gpt2 import resize_attention, resize_ffn
+
+
+class GPT2Adapter(Adapter):
+    """GPT2 decoders with any head, dense or shrunk."""
+
+    model_types = ("gpt2", "zip_gpt2")
+
+    def _unsupported(self, model: PreTrainedModel) -> str | None:
+        return "it attends to an encoder" if model.config.add_cross_attention else None
+
+    def _layers(self, model: PreTrainedModel) -> Iterator[nn.Module]:
+        return iter(model.base_model.h)
+
+    def _groups(self, layer: Any, kind: Kind) -> int:
+        if kind == "attention":
+            return getattr(layer.attn, "num_heads", 0)
+        return getattr(layer.mlp.c_proj, "nx", 0)
+
+    def _group_size(self, model: PreTrainedModel, kind: Kind) -> int:
+        return model.config.n_embd // model.config.n_head if kind == "attention" else 1
+
+    def _dense_groups(self, model: PreTrainedModel, kind: Kind) -> int:
+        config = model.config
+        if kind == "attention":
+            return config.n_head
+        return config.n_inner if config.n_inner is not None else 4 * config.n_embd
+
+    def _output_layer(self, layer: Any, kind: Kind) -> nn.Module:
+        return (layer.attn if kind == "attention" else layer.mlp).c_proj
+
+    def _out_in(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight.mT
+
+    def _stream_before(self, layer: Any, kind: Kind) -> StreamPoint:
+        return StreamPoint(layer.ln_1 if kind == "attention" else layer.ln_2, 0)
+
+    def _parts(self, kind: Kind) -> tuple[str, ...]:
+        return ("ln_1", "attn") if kind == "attention" else ("ln_2", "mlp")
+
+    def _state(
+        self, layer: Any, kind: Kind, columns: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        branch = "attn" if kind == "attention" else "mlp"
+        if not len(columns):
+            return {f"{branch}.c_proj.bias": bias}
+        if kind == "attention":
+            first, name = layer.attn.c_attn, "attn.c_attn"
+            kept = torch.cat([columns + part * layer.attn.split_size for part in range(3)])  # of q | k | v
+        else:
+            first, name, kept = layer.mlp.c_fc, "mlp.c_fc", columns
+        return {
+            f"{branch}.c_proj.weight": weight.mT.contiguous(),
+            f"{branch}.c_proj.bias": bias,
+            f"{name}.weight": first.weight.detach()[:, kept],
+            f"{name}.bias": first.bias.detach()[kept],
+        }
+
+    def _resize(self, layer: nn.Module, kind: Kind, groups: int) -> None:
+        (resize_attention if kind == "attention" else resize_ffn)(layer, groups)

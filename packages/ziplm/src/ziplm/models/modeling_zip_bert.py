@@ -1,0 +1,120 @@
+"""BERT with its own number of heads and its own width in every layer.
+
+This file is copied into checkpoints, where it must work without ziplm: it imports torch and transformers only.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForMultipleChoice,
+    BertForNextSentencePrediction,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertModel,
+)
+
+from .zip_layers import ZIP_VERSION, Constant, check_sizes
+
+
+class ZipBertConfig(BertConfig):
+    """A `BertConfig` of the dense model, with what is left of each layer.
+
+    Args:
+        zip_heads: attention heads of each layer, 0 where the attention is gone.
+        zip_widths: intermediate size of each layer, 0 where the feed-forward part is gone.
+        zip_version: version of this layout.
+
+    Sizes are checked here, before any model is made.
+    """
+
+    model_type = "zip_bert"
+
+    zip_heads: list[int] | None = None
+    zip_widths: list[int] | None = None
+    zip_version: int = ZIP_VERSION
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
+        if self.is_decoder:
+            raise ValueError("is_decoder is on, but BERT can be shrunk as an encoder only")
+        check_sizes(self, self.intermediate_size)
+
+
+class NoSelfAttention(nn.Module):
+    """Stands where the heads were, and hands on what it gets."""
+
+    def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
+        """(..., hidden) -> (..., hidden)."""
+        return hidden_states, None
+
+
+def resize_attention(layer: nn.Module, heads: int) -> None:
+    """Give the attention of a `BertLayer` so many heads; weights are new, and not set."""
+    attention, output = layer.attention.self, layer.attention.output
+    hidden = output.LayerNorm.normalized_shape[0]
+    if heads == 0:
+        layer.attention.self, output.dense = NoSelfAttention(), Constant(hidden)
+        return
+    size = heads * attention.attention_head_size
+    attention.num_attention_heads, attention.all_head_size = heads, size
+    for name in ("query", "key", "value"):
+        setattr(attention, name, nn.Linear(hidden, size))
+    output.dense = nn.Linear(size, hidden)
+
+
+def resize_ffn(layer: nn.Module, width: int) -> None:
+    """Give the feed-forward part of a `BertLayer` so many columns; weights are new, and not set."""
+    hidden = layer.output.LayerNorm.normalized_shape[0]
+    if width == 0:
+        layer.intermediate, layer.output.dense = nn.Identity(), Constant(hidden)
+        return
+    layer.intermediate.dense, layer.output.dense = nn.Linear(hidden, width), nn.Linear(width, hidden)
+
+
+class ZipBert:
+    """What makes a BERT class of transformers one with layers of different sizes."""
+
+    config_class = ZipBertConfig
+
+    def __init__(self, config: ZipBertConfig, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
+        for layer, heads, width in zip(
+            self.base_model.encoder.layer, config.zip_heads, config.zip_widths, strict=True
+        ):
+            if heads != config.num_attention_heads:
+                resize_attention(layer, heads)
+            if width != config.intermediate_size:
+                resize_ffn(layer, width)
+
+
+class ZipBertModel(ZipBert, BertModel):
+    """`BertModel` with layers of different sizes."""
+
+
+class ZipBertForMaskedLM(ZipBert, BertForMaskedLM):
+    """`BertForMaskedLM` with layers of different sizes."""
+
+
+class ZipBertForMultipleChoice(ZipBert, BertForMultipleChoice):
+    """`BertForMultipleChoice` with layers of different sizes."""
+
+
+class ZipBertForNextSentencePrediction(ZipBert, BertForNextSentencePrediction):
+    """`BertForNextSentencePrediction` with layers of different sizes."""
+
+
+class ZipBertForQuestionAnswering(ZipBert, BertForQuestionAnswering):
+    """`BertForQuestionAnswering` with layers of different sizes."""
+
+
+class ZipBertForSequenceClassification(ZipBert, BertForSequenceClassification):
+    """`BertForSequenceClassification` with layers of different sizes."""
+
+
+class ZipBertForTokenClassification(ZipBert, BertForTokenClassification):
+    """`BertForTokenClassification` with layers of different sizes."""

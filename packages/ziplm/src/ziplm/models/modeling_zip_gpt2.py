@@ -1,0 +1,159 @@
+"""GPT2 with its own number of heads and its own width in every layer.
+
+This file is copied into checkpoints, where it must work without ziplm: it imports torch and transformers only.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    GPT2Config,
+    GPT2ForQuestionAnswering,
+    GPT2ForSequenceClassification,
+    GPT2ForTokenClassification,
+    GPT2LMHeadModel,
+    GPT2Model,
+)
+from transformers.pytorch_utils import Conv1D
+
+from .zip_layers import ZIP_VERSION, Constant, check_sizes
+
+
+class ZipGPT2Config(GPT2Config):
+    """A `GPT2Config` of the dense model, with what is left of each layer.
+
+    Args:
+        zip_heads: attention heads of each layer, 0 where the attention is gone.
+        zip_widths: intermediate size of each layer, 0 where the feed-forward part is gone.
+        zip_version: version of this layout.
+
+    Sizes are checked here, before any model is made.
+    """
+
+    model_type = "zip_gpt2"
+
+    zip_heads: list[int] | None = None
+    zip_widths: list[int] | None = None
+    zip_version: int = ZIP_VERSION
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
+        check_sizes(self, self.dense_width)
+
+    @property
+    def dense_width(self) -> int:
+        """Intermediate size of the dense model."""
+        return self.n_inner if self.n_inner is not None else 4 * self.n_embd
+
+
+class RemovedAttention(nn.Module):
+    """What is left of an attention without heads: the bias of its output matrix.
+
+    If no attention at all is left, nothing would tell the cache how many tokens went by, and positions would be
+    wrong. The first layer then keeps keys of one head of size 1 in it, never read (`counts_tokens`).
+    """
+
+    def __init__(self, size: int, dropout: float) -> None:
+        super().__init__()
+        self.c_proj = Constant(size)
+        self.resid_dropout = nn.Dropout(dropout)
+        self.counts_tokens = False
+
+    def forward(
+        self, hidden_states: torch.Tensor, past_key_values: Any = None, **kwargs: Any
+    ) -> tuple[torch.Tensor, None]:
+        """(batch, tokens, hidden) -> the same."""
+        if self.counts_tokens and past_key_values is not None:
+            mark = hidden_states[:, None, :, :1]  # (batch, 1, tokens, 1); a cache counts no keys of size 0
+            past_key_values.update(mark, mark, 0)
+        return self.resid_dropout(self.c_proj(hidden_states)), None
+
+
+class RemovedMLP(nn.Module):
+    """What is left of a feed-forward part without columns: the bias of its output matrix."""
+
+    def __init__(self, size: int, dropout: float) -> None:
+        super().__init__()
+        self.c_proj = Constant(size)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """(..., hidden) -> (..., hidden)."""
+        return self.dropout(self.c_proj(hidden_states))
+
+
+def resize_attention(block: nn.Module, heads: int) -> None:
+    """Give the attention of a `GPT2Block` so many heads; weights are new, and not set."""
+    attention = block.attn
+    hidden = attention.embed_dim
+    if heads == 0:
+        block.attn = RemovedAttention(hidden, attention.resid_dropout.p)
+        block.ln_1 = nn.Identity()  # its output would not be used
+        return
+    size = heads * attention.head_dim
+    attention.num_heads, attention.split_size = heads, size
+    attention.c_attn, attention.c_proj = Conv1D(3 * size, hidden), Conv1D(hidden, size)
+
+
+def resize_ffn(block: nn.Module, width: int) -> None:
+    """Give the feed-forward part of a `GPT2Block` so many columns; weights are new, and not set."""
+    hidden = block.mlp.c_proj.nf
+    if width == 0:
+        block.mlp = RemovedMLP(hidden, block.mlp.dropout.p)
+        block.ln_2 = nn.Identity()  # its output would not be used
+        return
+    block.mlp.c_fc, block.mlp.c_proj = Conv1D(width, hidden), Conv1D(hidden, width)
+
+
+def number_caches(blocks: nn.ModuleList) -> None:
+    """Let the attentions that are left use the first places of the cache.
+
+    The length of a cache is that of its first place: if the first layer has no attention, that would stay empty.
+    The scale of an attention by its layer's index was fixed when it was made, and does not change.
+    """
+    left = [block.attn for block in blocks if not isinstance(block.attn, RemovedAttention)]
+    for index, attention in enumerate(left):
+        attention.layer_idx = index
+    for index, block in enumerate(blocks):
+        if isinstance(block.attn, RemovedAttention):
+            block.attn.counts_tokens = not left and index == 0
+
+
+class ZipGPT2:
+    """What makes a GPT2 class of transformers one with layers of different sizes."""
+
+    config_class = ZipGPT2Config
+
+    def __init__(self, config: ZipGPT2Config, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
+        blocks = self.base_model.h
+        for block, heads, width in zip(blocks, config.zip_heads, config.zip_widths, strict=True):
+            if heads != config.n_head:
+                resize_attention(block, heads)
+            if width != config.dense_width:
+                resize_ffn(block, width)
+        number_caches(blocks)
+
+    def _get_static_cache_init_shape(self) -> None:
+        """Layers differ in their heads: a static cache takes its shapes from the first tokens."""
+
+
+class ZipGPT2Model(ZipGPT2, GPT2Model):
+    """`GPT2Model` with layers of different sizes."""
+
+
+class ZipGPT2LMHeadModel(ZipGPT2, GPT2LMHeadModel):
+    """`GPT2LMHeadModel` with layers of different sizes."""
+
+
+class ZipGPT2ForSequenceClassification(ZipGPT2, GPT2ForSequenceClassification):
+    """`GPT2ForSequenceClassification` with layers of different sizes."""
+
+
+class ZipGPT2ForTokenClassification(ZipGPT2, GPT2ForTokenClassification):
+    """`GPT2ForTokenClassification` with layers of different sizes."""
+
+
+class ZipGPT2ForQuestionAnswering(ZipGPT2, GPT2ForQuestionAnswering):
+    """`GPT2ForQuestionAnswering` with layers of different sizes."""
