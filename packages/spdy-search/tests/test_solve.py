@@ -26,7 +26,7 @@ def test_solve_equals_brute_force(rows):
         assert problem.prior(levels, weights) <= best + 1e-9 * scale
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(small_problems(kinds=2))
 def test_several_budgets_equal_brute_force(rows):
     (first, second), priors, (one, two), weights = rows

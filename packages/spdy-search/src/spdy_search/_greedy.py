@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from ._grid import Table
 from ._problem import Levels, Problem
 from ._relax import EDGE
+from ._table import Table
 
 
 def repair(

@@ -56,40 +56,6 @@ def integer_costs(rows: Sequence[NDArray[np.float64]], budget: float) -> Grid:
     return Grid(tuple(costs), tuple(within), _shifted(max(room, 0), shift))
 
 
-class Table(NamedTuple):
-    """A problem as dense arrays, L the largest number of levels.
-
-    Attributes:
-        cost: float64 (costs, modules, L), above the module's smallest, in units of each capacity.
-        prior: float64 (modules, L), above the module's smallest, in units of the widest range.
-        useful: bool (modules, L), whether the level exists and is worth choosing.
-    """
-
-    cost: NDArray[np.float64]
-    prior: NDArray[np.float64]
-    useful: NDArray[np.bool_]
-
-
-def dense_table(
-    priors: Sequence[NDArray[np.float64]],
-    prior_scale: float,
-    useful: Sequence[NDArray[np.int64]],
-    grids: Sequence[Grid],
-) -> Table:
-    """Rows made rectangular. Levels that cannot be within budget cost more than any capacity."""
-    shape = (len(priors), max(map(len, priors)))
-    cost = np.zeros((len(grids), *shape))
-    prior = np.zeros(shape)
-    is_useful = np.zeros(shape, dtype=bool)
-    for module, (row, levels) in enumerate(zip(priors, useful, strict=True)):
-        prior[module, : len(row)] = (row - row.min()) / prior_scale
-        is_useful[module, levels] = True
-        for kind, grid in enumerate(grids):
-            fraction = grid.costs[module] / max(grid.capacity, 1)
-            cost[kind, module, : len(row)] = np.where(grid.within[module], fraction, OUT_OF_REACH)
-    return Table(cost, prior, is_useful)
-
-
 def _shifted(value: int, shift: int) -> int:
     return value >> shift if shift >= 0 else value << -shift
 

@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._grid import Grid, Table, dense_table, integer_costs
+from ._grid import Grid, integer_costs
 from ._ladder import Ladder, build_ladder
+from ._table import Table, dense_table
 
 Rows: TypeAlias = Sequence[ArrayLike]
 Levels: TypeAlias = NDArray[np.int64]
