@@ -15,11 +15,13 @@ from ziplm.errors import BadCheckpoint, one_line
 from ziplm.models import zip_class
 
 
-def save(model: PreTrainedModel, folder: str | Path, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
+def save(
+    model: PreTrainedModel, folder: str | Path, tokenizer: PreTrainedTokenizerBase | None = None
+) -> None:
     """Write a checkpoint that any user of transformers can load.
 
-    A shrunk model's folder holds the code that it needs: with ziplm imported, `AutoModel…​.from_pretrained(folder)`
-    loads it; without, the same with ``trust_remote_code=True``. An existing folder is replaced at the very end.
+    A shrunk model's folder holds the code that it needs. With ziplm imported, the Auto classes load it as it
+    is; without, with ``trust_remote_code=True``. An existing folder is replaced at the very end.
     """
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +53,7 @@ def load(path: str | Path, **options: Any) -> PreTrainedModel:
         options: for `from_pretrained`, such as ``dtype=`` or ``attn_implementation=``.
 
     Raises:
-        BadCheckpoint: if it is missing, damaged, of an unknown version, or of a kind that transformers does not know.
+        BadCheckpoint: if it is missing, damaged, of an unknown version, or of an unknown class.
     """
     config = read_config(path)
     model_class = model_class_of(path, config)
@@ -68,13 +70,17 @@ def load(path: str | Path, **options: Any) -> PreTrainedModel:
 def read_config(path: str | Path) -> PreTrainedConfig:
     """The config of a checkpoint, checked; no weights are touched."""
     if not Path(path).is_dir() and (Path(path).exists() or str(path).startswith((".", "/", "~"))):
-        raise BadCheckpoint(f"{path} is not a folder", "give the folder of a checkpoint, or a name on the hub")
+        raise BadCheckpoint(
+            f"{path} is not a folder", "give the folder of a checkpoint, or a name on the hub"
+        )
     if Path(path).is_dir() and not (Path(path) / "config.json").is_file():
         raise BadCheckpoint(f"{path} has no config.json", "give the folder that holds it")
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise BadCheckpoint(f"the config of {path} is not usable: {one_line(error)}", "check config.json") from error
+        raise BadCheckpoint(
+            f"the config of {path} is not usable: {one_line(error)}", "check config.json"
+        ) from error
     assert isinstance(config, PreTrainedConfig)
     return config
 
@@ -103,7 +109,9 @@ def model_class_of(path: str | Path, config: PreTrainedConfig) -> type[PreTraine
     name = (config.architectures or ["nothing"])[0]
     found = zip_class(name) or getattr(transformers, name, None)
     if not (isinstance(found, type) and issubclass(found, PreTrainedModel)):
-        raise BadCheckpoint(f"{path} is a model of class {name!r}, which is not known", "save it with its head")
+        raise BadCheckpoint(
+            f"{path} is a model of class {name!r}, which is not known", "save it with its head"
+        )
     return found
 
 
@@ -118,5 +126,6 @@ def _check_shapes(folder: Path, model_class: type[PreTrainedModel], config: PreT
         wanted = expected.get(name) or expected.get(prefix + name) or expected.get(name.removeprefix(prefix))
         if wanted is not None and wanted != shape:
             raise BadCheckpoint(
-                f"{name} in {folder} has shape {shape}, but its config says {wanted}", "save the checkpoint again"
+                f"{name} in {folder} has shape {shape}, but its config says {wanted}",
+                "save the checkpoint again",
             )

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from obs_structured import Trace
@@ -11,9 +12,7 @@ from ziplm.adapters import KINDS, Adapter, Module, adapter_for
 from ziplm.errors import UsageError
 
 
-def shrink(
-    model: PreTrainedModel, levels: Sequence[int], traces: Sequence[Trace | None]
-) -> PreTrainedModel:
+def shrink(model: PreTrainedModel, levels: Sequence[int], traces: Sequence[Trace | None]) -> PreTrainedModel:
     """A physically smaller model.
 
     Args:
@@ -24,8 +23,8 @@ def shrink(
             level is 0.
 
     Returns:
-        A model of the corresponding class of `ziplm.models`. Parameters that did not change (embeddings, norms, the
-        head, whole modules) are shared with `model`: copy the result to train one and keep the other.
+        A model of the corresponding class of `ziplm.models`. Parameters that did not change (embeddings,
+        norms, the head, whole modules) are shared with `model`: copy the result to train one and keep the other.
     """
     adapter = adapter_for(model)
     modules = adapter.modules(model)
@@ -70,14 +69,20 @@ def _check_levels(modules: list[Module], levels: Sequence[int], traces: Sequence
     for module, removed, trace in zip(modules, levels, traces, strict=True):
         if not 0 <= removed <= module.groups:
             raise UsageError(
-                f"{module.name} cannot lose {removed} groups", f"it has {module.groups}: give 0 to {module.groups}"
+                f"{module.name} cannot lose {removed} groups",
+                f"it has {module.groups}: give 0 to {module.groups}",
             )
         if removed and trace is None:
             raise UsageError(f"{module.name} has no trace", "prune its matrix, or give it level 0")
 
 
 def _replace_module(
-    state: dict[str, torch.Tensor], adapter: Adapter, model: PreTrainedModel, module: Module, trace: Trace, removed: int
+    state: dict[str, torch.Tensor],
+    adapter: Adapter,
+    model: PreTrainedModel,
+    module: Module,
+    trace: Trace,
+    removed: int,
 ) -> None:
     """Put the parameters of a smaller module in the place of the present ones in a state dict."""
     layer = adapter.layers(model)[module.layer]
@@ -90,14 +95,19 @@ def _replace_module(
 
 
 def _assembled(
-    adapter: Adapter, model: PreTrainedModel, state: dict[str, torch.Tensor], heads: list[int], widths: list[int]
+    adapter: Adapter,
+    model: PreTrainedModel,
+    state: dict[str, torch.Tensor],
+    heads: list[int],
+    widths: list[int],
 ) -> PreTrainedModel:
     """A model of the shrunk class around tensors that exist already."""
     shrunk_class = adapter.shrunk_class(model)
     settings = model.config.to_dict()
     for own in ("model_type", "architectures", "transformers_version", "auto_map"):
         settings.pop(own, None)
-    config = shrunk_class.config_class(**{**settings, "zip_heads": heads, "zip_widths": widths})
+    config_class: Any = shrunk_class.config_class
+    config = config_class(**{**settings, "zip_heads": heads, "zip_widths": widths})
     config._name_or_path = model.config._name_or_path
     with torch.device("meta"):
         shrunk = shrunk_class._from_config(config, attn_implementation=model.config._attn_implementation)

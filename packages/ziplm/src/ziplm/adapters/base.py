@@ -1,4 +1,4 @@
-"""The seam between model families and the rest: an adapter says where things are, the pipeline decides what to do."""
+"""The seam to model families: an adapter says where things are, the pipeline decides what to do."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -55,7 +55,9 @@ class Adapter(ABC):
     def check(self, model: PreTrainedModel) -> None:
         """Raise UnsupportedModel if this very model cannot be shrunk."""
         if reason := self._unsupported(model):
-            raise UnsupportedModel(f"this {type(model).__name__} cannot be shrunk: {reason}", "give a plain model")
+            raise UnsupportedModel(
+                f"this {type(model).__name__} cannot be shrunk: {reason}", "give a plain model"
+            )
         self.shrunk_class(model)
 
     @final
@@ -79,7 +81,7 @@ class Adapter(ABC):
 
     @final
     def output_layer(self, model: PreTrainedModel, module: Module) -> nn.Module:
-        """What multiplies by the output matrix: its input is to be calibrated on, its output joins the stream."""
+        """What multiplies by the output matrix: its input is calibrated on, its output joins the stream."""
         return self._output_layer(self.layers(model)[module.layer], module.kind)
 
     @final
@@ -87,7 +89,9 @@ class Adapter(ABC):
         """The output matrix as (out, in): (hidden, groups * group_size), a view of the parameter."""
         if module.groups == 0:
             raise UsageError(f"{module.name} was removed and has no weight", "leave it out")
-        return self._out_in(self.output_layer(model, module).weight)
+        weight = self.output_layer(model, module).weight
+        assert isinstance(weight, torch.Tensor)
+        return self._out_in(weight)
 
     @final
     def bias(self, model: PreTrainedModel, module: Module) -> torch.Tensor:
@@ -102,7 +106,9 @@ class Adapter(ABC):
         return self._stream_before(self.layers(model)[module.layer], module.kind)
 
     @final
-    def state(self, model: PreTrainedModel, module: Module, trace: Trace, removed: int) -> dict[str, torch.Tensor]:
+    def state(
+        self, model: PreTrainedModel, module: Module, trace: Trace, removed: int
+    ) -> dict[str, torch.Tensor]:
         """Parameters of a module with so many groups removed, by their names within the layer.
 
         The output matrix and its bias come from the trace; of the other matrices, the rows that belong to the
@@ -121,7 +127,9 @@ class Adapter(ABC):
         return self._state(layer, module.kind, columns, trace.weight(removed).to(bias), new_bias)
 
     @final
-    def build(self, model: PreTrainedModel, module: Module, trace: Trace, removed: int) -> dict[str, nn.Module]:
+    def build(
+        self, model: PreTrainedModel, module: Module, trace: Trace, removed: int
+    ) -> dict[str, nn.Module]:
         """The parts of a layer that make up the module with so many groups removed, for `install`.
 
         All that the module keeps (norms, settings) is shared with the model, which is not changed.
@@ -132,7 +140,11 @@ class Adapter(ABC):
         parts = {name: getattr(layer, name) for name in self._parts(module.kind)}
         state = self.state(model, module, trace, removed)
         for name, part in parts.items():
-            own = {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.")}
+            own = {
+                key.removeprefix(f"{name}."): value
+                for key, value in state.items()
+                if key.startswith(f"{name}.")
+            }
             part.load_state_dict(own, strict=False, assign=True)
         return parts
 

@@ -21,7 +21,7 @@ class BertAdapter(Adapter):
             return "it is used as a decoder"
         return None
 
-    def _layers(self, model: PreTrainedModel) -> Iterator[nn.Module]:
+    def _layers(self, model: Any) -> Iterator[nn.Module]:
         return iter(model.base_model.encoder.layer)
 
     def _groups(self, layer: Any, kind: Kind) -> int:
@@ -55,7 +55,10 @@ class BertAdapter(Adapter):
         if not len(columns):
             return {f"{output}.bias": bias}
         first = (
-            {f"attention.self.{name}": getattr(layer.attention.self, name) for name in ("query", "key", "value")}
+            {
+                f"attention.self.{name}": getattr(layer.attention.self, name)
+                for name in ("query", "key", "value")
+            }
             if kind == "attention"
             else {"intermediate.dense": layer.intermediate.dense}
         )

@@ -19,7 +19,7 @@ class GPT2Adapter(Adapter):
     def _unsupported(self, model: PreTrainedModel) -> str | None:
         return "it attends to an encoder" if model.config.add_cross_attention else None
 
-    def _layers(self, model: PreTrainedModel) -> Iterator[nn.Module]:
+    def _layers(self, model: Any) -> Iterator[nn.Module]:
         return iter(model.base_model.h)
 
     def _groups(self, layer: Any, kind: Kind) -> int:

@@ -1,6 +1,6 @@
 """BERT with its own number of heads and its own width in every layer.
 
-This file is copied into checkpoints, where it must work without ziplm: it imports torch and transformers only.
+This file is copied into checkpoints and must work there without ziplm: it needs torch and transformers only.
 """
 
 from typing import Any
@@ -53,7 +53,7 @@ class NoSelfAttention(nn.Module):
         return hidden_states, None
 
 
-def resize_attention(layer: nn.Module, heads: int) -> None:
+def resize_attention(layer: Any, heads: int) -> None:
     """Give the attention of a `BertLayer` so many heads; weights are new, and not set."""
     attention, output = layer.attention.self, layer.attention.output
     hidden = output.LayerNorm.normalized_shape[0]
@@ -67,7 +67,7 @@ def resize_attention(layer: nn.Module, heads: int) -> None:
     output.dense = nn.Linear(size, hidden)
 
 
-def resize_ffn(layer: nn.Module, width: int) -> None:
+def resize_ffn(layer: Any, width: int) -> None:
     """Give the feed-forward part of a `BertLayer` so many columns; weights are new, and not set."""
     hidden = layer.output.LayerNorm.normalized_shape[0]
     if width == 0:
@@ -79,10 +79,11 @@ def resize_ffn(layer: nn.Module, width: int) -> None:
 class ZipBert:
     """What makes a BERT class of transformers one with layers of different sizes."""
 
-    config_class = ZipBertConfig
+    config_class: Any = ZipBertConfig
+    base_model: Any
 
-    def __init__(self, config: ZipBertConfig, *args: Any, **kwargs: Any) -> None:
-        super().__init__(config, *args, **kwargs)
+    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]  # the class of transformers
         for layer, heads, width in zip(
             self.base_model.encoder.layer, config.zip_heads, config.zip_widths, strict=True
         ):

@@ -1,6 +1,6 @@
 """GPT2 with its own number of heads and its own width in every layer.
 
-This file is copied into checkpoints, where it must work without ziplm: it imports torch and transformers only.
+This file is copied into checkpoints and must work there without ziplm: it needs torch and transformers only.
 """
 
 from typing import Any
@@ -50,8 +50,8 @@ class ZipGPT2Config(GPT2Config):
 class RemovedAttention(nn.Module):
     """What is left of an attention without heads: the bias of its output matrix.
 
-    If no attention at all is left, nothing would tell the cache how many tokens went by, and positions would be
-    wrong. The first layer then keeps keys of one head of size 1 in it, never read (`counts_tokens`).
+    If no attention at all is left, nothing would tell the cache how many tokens went by, and positions would
+    be wrong. The first layer then keeps keys of one head of size 1 in it, never read (`counts_tokens`).
     """
 
     def __init__(self, size: int, dropout: float) -> None:
@@ -80,10 +80,11 @@ class RemovedMLP(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """(..., hidden) -> (..., hidden)."""
-        return self.dropout(self.c_proj(hidden_states))
+        output: torch.Tensor = self.dropout(self.c_proj(hidden_states))
+        return output
 
 
-def resize_attention(block: nn.Module, heads: int) -> None:
+def resize_attention(block: Any, heads: int) -> None:
     """Give the attention of a `GPT2Block` so many heads; weights are new, and not set."""
     attention = block.attn
     hidden = attention.embed_dim
@@ -96,7 +97,7 @@ def resize_attention(block: nn.Module, heads: int) -> None:
     attention.c_attn, attention.c_proj = Conv1D(3 * size, hidden), Conv1D(hidden, size)
 
 
-def resize_ffn(block: nn.Module, width: int) -> None:
+def resize_ffn(block: Any, width: int) -> None:
     """Give the feed-forward part of a `GPT2Block` so many columns; weights are new, and not set."""
     hidden = block.mlp.c_proj.nf
     if width == 0:
@@ -106,10 +107,10 @@ def resize_ffn(block: nn.Module, width: int) -> None:
     block.mlp.c_fc, block.mlp.c_proj = Conv1D(width, hidden), Conv1D(hidden, width)
 
 
-def number_caches(blocks: nn.ModuleList) -> None:
+def number_caches(blocks: Any) -> None:
     """Let the attentions that are left use the first places of the cache.
 
-    The length of a cache is that of its first place: if the first layer has no attention, that would stay empty.
+    The length of a cache is that of its first place, which would stay empty if layer 0 has no attention.
     The scale of an attention by its layer's index was fixed when it was made, and does not change.
     """
     left = [block.attn for block in blocks if not isinstance(block.attn, RemovedAttention)]
@@ -123,10 +124,11 @@ def number_caches(blocks: nn.ModuleList) -> None:
 class ZipGPT2:
     """What makes a GPT2 class of transformers one with layers of different sizes."""
 
-    config_class = ZipGPT2Config
+    config_class: Any = ZipGPT2Config
+    base_model: Any
 
-    def __init__(self, config: ZipGPT2Config, *args: Any, **kwargs: Any) -> None:
-        super().__init__(config, *args, **kwargs)
+    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]  # the class of transformers
         blocks = self.base_model.h
         for block, heads, width in zip(blocks, config.zip_heads, config.zip_widths, strict=True):
             if heads != config.n_head:

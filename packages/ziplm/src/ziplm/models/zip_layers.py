@@ -1,6 +1,6 @@
 """What the shrunk models of all families share.
 
-This file is copied into checkpoints, where it must work without ziplm: it imports torch and transformers only.
+This file is copied into checkpoints and must work there without ziplm: it needs torch and transformers only.
 """
 
 from typing import Any
