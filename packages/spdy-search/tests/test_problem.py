@@ -1,8 +1,10 @@
+import doctest
 import math
+import pickle
 
 import numpy as np
 import pytest
-from spdy_search import InfeasibleBudget, Problem, solve, solve_batch
+from spdy_search import InfeasibleBudget, Problem, _problem, _solve, solve, solve_batch
 
 COSTS = [[3.0, 1.0], [5.0, 4.0, 1.0]]
 PRIORS = [[0.0, 2.0], [0.0, 1.0, 6.0]]
@@ -12,6 +14,7 @@ PRIORS = [[0.0, 2.0], [0.0, 1.0, 6.0]]
     ("costs", "priors", "budget", "message"),
     [
         ([], [], 1, "priors have no modules"),
+        ([[1]], 1, 1, "priors must be one row of numbers per module; got 1"),
         ([[1], []], [[1], []], 1, "priors: module 1 must be a row with at least one level"),
         ([[1, math.nan]], [[1, 1]], 1, "module 0, level 1 is nan"),
         ([[1, 1]], [[1, math.inf]], 1, "module 0, level 1 is inf"),
@@ -83,6 +86,18 @@ def test_beaten_levels_are_never_chosen():
     problem = Problem([[2, 3, 1, 1, 9], [2, 2]], [[1, 2, 3, 3, 0], [5, 5]], 4)
     assert [levels.tolist() for levels in problem.useful] == [[0, 2], [0]]
     assert solve(problem).tolist() == [0, 0]
+
+
+def test_the_exception_survives_pickling():
+    error = pickle.loads(pickle.dumps(InfeasibleBudget("no", smallest=2.0, budget=1.0)))
+    assert (str(error), error.smallest, error.budget) == ("no", 2.0, 1.0)
+
+
+@pytest.mark.parametrize("module", [_problem, _solve])
+def test_examples_in_docstrings_hold(module):
+    results = doctest.testmod(module)
+    assert results.attempted > 0
+    assert results.failed == 0
 
 
 def test_rows_are_copied_and_frozen():

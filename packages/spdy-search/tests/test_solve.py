@@ -135,6 +135,29 @@ def test_costs_finer_than_the_grid_stay_within_budget():
         assert problem.prior(solve(problem)) == expected
 
 
+def test_a_sum_beyond_the_edge_by_less_than_the_grid_is_not_taken():
+    # 1 + 2⁻⁵³ still rounds to 1; a last digit more, far below the integer grid, and it does not.
+    problem = Problem([[1.0, 0.0], [2.0**-53 + 2.0**-105, 0.0]], [[0, 5], [0, 1]], 1.0)
+    assert not problem.fits([0, 0])
+    assert solve(problem).tolist() == [0, 1]
+    assert solve_batch(problem, np.ones((2, 2))).tolist() == [[0, 1]] * 2
+    touching = Problem([[1.0, 0.0], [2.0**-53, 0.0]], [[0, 5], [0, 1]], 1.0)
+    assert solve(touching).tolist() == [0, 0]
+
+
+def test_priors_in_proportion_to_costs_fill_the_budget():
+    # The bound prunes nothing here, and there are 20¹⁰ assignments.
+    rng = np.random.default_rng(0)
+    costs = [np.sort(rng.random(20))[::-1] for _ in range(10)]
+    problem = Problem(costs, [row[0] - row for row in costs], sum(row[0] for row in costs) / 2)
+    unused = problem.budget - problem.cost(solve(problem))
+    assert 0 <= unused < 1e-8
+
+
+def test_an_empty_batch_is_answered():
+    assert solve_batch(latency_problem(4, 2, seed=0), np.ones((0, 4))).shape == (0, 4)
+
+
 # Controls: what the solvers here avoid does go wrong where it is not avoided.
 
 

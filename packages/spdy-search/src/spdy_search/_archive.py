@@ -160,8 +160,11 @@ class Archive:
             "screens": [[*key, _json_number(value)] for key, value in self._screened.items()],
         }
         temporary = self._checkpoint.with_name(f".{self._checkpoint.name}.{os.getpid()}")
-        temporary.write_text(json.dumps(state), encoding="utf-8")
-        temporary.replace(self._checkpoint)
+        try:
+            temporary.write_text(json.dumps(state), encoding="utf-8")
+            temporary.replace(self._checkpoint)
+        finally:
+            temporary.unlink(missing_ok=True)  # left over only if interrupted
 
     def _read(self, path: Path) -> None:
         try:

@@ -1,7 +1,7 @@
 """What is to be chosen: one level per module, under one budget or several."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -27,7 +27,7 @@ class InfeasibleBudget(ValueError):
         budget: The budget that was asked for, in the same form.
     """
 
-    def __init__(self, message: str, smallest: Any, budget: Any) -> None:
+    def __init__(self, message: str, smallest: Any = None, budget: Any = None) -> None:
         super().__init__(message)
         self.smallest = smallest
         self.budget = budget
@@ -250,6 +250,8 @@ class Problem:
 
 
 def _rows(what: str, rows: Rows) -> tuple[NDArray[np.float64], ...]:
+    if not isinstance(rows, Iterable):
+        raise ValueError(f"{what} must be one row of numbers per module; got {rows!r}")
     converted = []
     for module, row in enumerate(rows):
         try:

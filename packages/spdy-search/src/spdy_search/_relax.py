@@ -56,6 +56,8 @@ def relax(
     bound = solution.error - multiplier * (1 - spent)
     active = np.arange(len(weights))
     for done in range(1, MOST_ROUNDS + 1):
+        if not active.size:
+            break
         part = Relaxed(
             solution.rung[:, active],
             solution.multiplier[active],
@@ -67,8 +69,6 @@ def relax(
             whole[..., active] = new
         far = part.error - bound[active] > good_enough * done * part.error
         active = active[changed & far]
-        if not active.size:
-            break
     return solution
 
 
@@ -151,10 +151,10 @@ def _repair(
     gain = pair_prior[best, columns]
 
     changed: NDArray[np.bool_] = gain < 0
-    goal = np.concatenate([nothing, ladder.move.take(at.take(flat))])
+    goal = ladder.move.take(at.take(flat))
     for member in (first.take(best), second.take(best)):
         moved = columns[changed & (member > 0)]
-        solution.rung[module[member[moved], moved], moved] = goal[member[moved], moved]
+        solution.rung[module[member[moved], moved], moved] = goal[member[moved] - 1, moved]
     solution.spent[changed] += pair_cost[best, columns][changed]
     solution.error[changed] += gain[changed]
     return changed

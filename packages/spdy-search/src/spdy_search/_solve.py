@@ -61,24 +61,18 @@ def solve_batch(problem: Problem, weights: ArrayLike) -> Levels:
         InfeasibleBudget: If no assignment is within budget.
         ValueError: If the weights do not fit the problem.
     """
-    scaled = _scaled(problem.checked_weights(weights, batch=True))
+    weights = problem.checked_weights(weights, batch=True)
+    scaled = _scaled(weights)
     problem.require_reachable()
     if len(problem.names) > 1:
         return relax_several(problem, scaled)
-    levels, spent = _relaxed(problem, scaled, 1 + EDGE)
+    solution = relax(problem.ladder, scaled)
+    levels = np.ascontiguousarray(problem.ladder.level.take(solution.rung + row_starts(problem.ladder)).T)
     # Float sums decide, except at the edge, where math.fsum has the last word.
-    over = [row for row in np.flatnonzero(spent > 1 - EDGE) if not problem.fits(levels[row])]
-    if over:
-        levels[over], _ = _relaxed(problem, scaled[over], 1 - 2 * EDGE)
+    for row in np.flatnonzero(solution.spent > 1 - EDGE):
+        if not problem.fits(levels[row]):
+            levels[row] = solve(problem, weights[row])
     return levels
-
-
-def _relaxed(
-    problem: Problem, weights: NDArray[np.float64], limit: float
-) -> tuple[Levels, NDArray[np.float64]]:
-    solution = relax(problem.ladder, weights, limit)
-    levels = problem.ladder.level.take(solution.rung + row_starts(problem.ladder))
-    return np.ascontiguousarray(levels.T), solution.spent
 
 
 def _scaled(weights: NDArray[np.float64]) -> NDArray[np.float64]:
