@@ -78,6 +78,11 @@ def read_config(path: str | Path) -> PreTrainedConfig:
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        if not Path(path).is_dir():
+            raise BadCheckpoint(
+                f"there is no folder {path}, and the hub gave no model of that name: {one_line(error)}",
+                "check the name and the network",
+            ) from error
         raise BadCheckpoint(
             f"the config of {path} is not usable: {one_line(error)}", "check config.json"
         ) from error

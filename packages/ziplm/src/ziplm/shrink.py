@@ -24,7 +24,7 @@ def shrink(model: PreTrainedModel, levels: Sequence[int], traces: Sequence[Trace
 
     Returns:
         A model of the corresponding class of `ziplm.models`. Parameters that did not change (embeddings,
-        norms, the head, whole modules) are shared with `model`: copy the result to train one and keep the other.
+        norms, the head, whole modules) are shared with `model`: copy it to train one and keep the other.
     """
     adapter = adapter_for(model)
     modules = adapter.modules(model)

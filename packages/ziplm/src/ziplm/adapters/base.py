@@ -146,6 +146,7 @@ class Adapter(ABC):
                 if key.startswith(f"{name}.")
             }
             part.load_state_dict(own, strict=False, assign=True)
+            part.train(layer.training)
         return parts
 
     @final

@@ -1,0 +1,5 @@
+"""``python -m ziplm``."""
+
+from ziplm.cli import main
+
+main(prog_name="ziplm")

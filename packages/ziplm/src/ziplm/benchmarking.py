@@ -1,0 +1,81 @@
+"""Measure whole models against each other in a stated environment."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from latency_profiler import Comparison, CompileEngine, EagerEngine, Environment, compare
+from transformers import PreTrainedModel
+
+from ziplm.errors import UsageError
+
+ENGINES = {"eager": EagerEngine, "compile": CompileEngine}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where and on what models are measured: full-length inputs, one forward pass of the whole model."""
+
+    batch_size: int = 8
+    sequence_length: int = 128
+    threads: int | None = None
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+    engine: Literal["eager", "compile"] = "eager"
+    clock: Literal["wall", "cpu"] = "wall"
+
+    def environment(self, attention: str | None) -> Environment:
+        """What will stand beside the figures."""
+        return Environment.current(
+            self.device,
+            self.dtype,
+            self.batch_size,
+            self.sequence_length,
+            threads=self.threads,
+            engine=self.engine,
+            clock=self.clock,
+            details={"attention": attention or "default"},
+        )
+
+
+def compare_models(
+    models: Mapping[str, PreTrainedModel],
+    setting: Setting,
+    *,
+    rel_error: float = 0.01,
+    max_seconds: float = 60.0,
+    progress: Callable[[int, float], None] | None = None,
+) -> Comparison:
+    """Time a forward pass of each model on the same random tokens, in interleaved rounds.
+
+    The first one is what the others are compared with: ``result.speedup(name)``. Models are moved to the
+    setting's device and dtype.
+
+    Raises:
+        UsageError: if the sequence is longer than a model takes.
+    """
+    for name, model in models.items():
+        longest = model.config.max_position_embeddings
+        if setting.sequence_length > longest:
+            raise UsageError(
+                f"a sequence of {setting.sequence_length} is too long for {name}",
+                f"it takes up to {longest} tokens",
+            )
+    vocabulary = min(model.config.vocab_size for model in models.values())
+    shape = (setting.batch_size, setting.sequence_length)
+    tokens = torch.randint(vocabulary, shape, generator=torch.Generator().manual_seed(0)).to(setting.device)
+    engine = ENGINES[setting.engine]()
+    prepared = {}
+    for name, model in models.items():
+        model.to(device=setting.device, dtype=setting.dtype)  # type: ignore[call-arg]  # a decorator hides self
+        prepared[name] = engine.prepare(model.eval(), (tokens,))
+    return compare(
+        prepared,
+        (tokens,),
+        rel_error=rel_error,
+        max_seconds=max_seconds,
+        clock=setting.clock,
+        threads=setting.threads,
+        progress=progress,
+    )

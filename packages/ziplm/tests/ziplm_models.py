@@ -1,0 +1,137 @@
+"""Tiny random models of every family and head, patterns of what to remove, and traces to remove it by."""
+
+from collections.abc import Callable
+
+import torch
+import transformers
+from obs_structured import Trace, prune
+from transformers import BertConfig, GPT2Config, PreTrainedModel
+from ziplm import adapter_for
+
+LAYERS, HIDDEN, HEADS, WIDTH, VOCABULARY, POSITIONS = 3, 16, 4, 24, 60, 64
+
+BERT_HEADS = [
+    "BertModel",
+    "BertForMaskedLM",
+    "BertForMultipleChoice",
+    "BertForNextSentencePrediction",
+    "BertForQuestionAnswering",
+    "BertForSequenceClassification",
+    "BertForTokenClassification",
+]
+GPT2_HEADS = [
+    "GPT2Model",
+    "GPT2LMHeadModel",
+    "GPT2ForQuestionAnswering",
+    "GPT2ForSequenceClassification",
+    "GPT2ForTokenClassification",
+]
+
+# Groups that [attention, ffn] of each layer lose; None: all of them.
+PATTERNS: dict[str, list[tuple[int | None, int | None]]] = {
+    "nothing": [(0, 0), (0, 0), (0, 0)],
+    "some heads": [(1, 0), (3, 0), (0, 0)],
+    "some columns": [(0, 5), (0, 23), (0, 1)],
+    "heads and columns": [(2, 7), (1, 20), (3, 3)],
+    "first attention": [(None, 0), (1, 4), (0, 0)],
+    "two attentions": [(None, 0), (0, 3), (None, 0)],
+    "one ffn": [(0, 0), (1, None), (0, 0)],
+    "a whole layer": [(0, 2), (None, None), (1, 0)],
+    "all attention": [(None, 0), (None, 4), (None, 0)],
+    "all ffn": [(0, None), (2, None), (0, None)],
+    "everything": [(None, None), (None, None), (None, None)],
+}
+
+
+def tiny_model(name: str, attention: str = "eager", **settings: object) -> PreTrainedModel:
+    """A model of that class with weights large enough for every part to matter."""
+    torch.manual_seed(0)
+    if name.startswith("GPT2"):
+        config = GPT2Config(
+            vocab_size=VOCABULARY,
+            n_positions=POSITIONS,
+            n_embd=HIDDEN,
+            n_layer=LAYERS,
+            n_head=HEADS,
+            n_inner=WIDTH,
+            bos_token_id=1,
+            eos_token_id=2,
+            pad_token_id=0,
+            **settings,
+        )
+    else:
+        config = BertConfig(
+            vocab_size=VOCABULARY,
+            max_position_embeddings=POSITIONS,
+            hidden_size=HIDDEN,
+            num_hidden_layers=LAYERS,
+            num_attention_heads=HEADS,
+            intermediate_size=WIDTH,
+            **settings,
+        )
+    model = getattr(transformers, name)._from_config(config, attn_implementation=attention)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.4)
+    return model.eval()
+
+
+def make_traces(model: PreTrainedModel) -> list[Trace | None]:
+    """A centred trace of every module that there is, from made-up inputs."""
+    adapter = adapter_for(model)
+    generator = torch.Generator().manual_seed(1)
+    traces: list[Trace | None] = []
+    for module in adapter.modules(model):
+        if module.groups == 0:
+            traces.append(None)
+            continue
+        d = module.groups * module.group_size
+        inputs = torch.randn(4 * d, d, generator=generator) @ torch.randn(d, d, generator=generator) + 0.5
+        hessian = 2 * inputs.T @ inputs / len(inputs)
+        traces.append(prune(adapter.weight(model, module), hessian, module.group_size, mean=inputs.mean(0)))
+    return traces
+
+
+def levels_of(model: PreTrainedModel, pattern: str) -> list[int]:
+    """One of PATTERNS as levels for a model that has lost nothing yet."""
+    groups = iter(adapter_for(model).modules(model))
+    return [
+        next(groups).groups if removed is None else (next(groups), removed)[1]
+        for layer in PATTERNS[pattern]
+        for removed in layer
+    ]
+
+
+def tokens_for(name: str) -> dict[str, torch.Tensor]:
+    """A padded batch, as the class of that name takes it."""
+    generator = torch.Generator().manual_seed(2)
+    ids = torch.randint(3, VOCABULARY, (2, 7), generator=generator)
+    mask = torch.ones_like(ids)
+    side = slice(0, 2) if name.startswith("GPT2") else slice(5, 7)
+    ids[0, side], mask[0, side] = 0, 0
+    batch = {"input_ids": ids, "attention_mask": mask}
+    if "MultipleChoice" in name:
+        batch = {key: value[:, None].repeat(1, 3, 1) for key, value in batch.items()}
+    return batch
+
+
+def labels_for(name: str) -> dict[str, torch.Tensor]:
+    """Labels with which the class of that name returns a loss; none for a bare model."""
+    makers: dict[str, Callable[[], dict[str, torch.Tensor]]] = {
+        "QuestionAnswering": lambda: {
+            "start_positions": torch.tensor([2, 1]),
+            "end_positions": torch.tensor([3, 4]),
+        },
+        "SequenceClassification": lambda: {"labels": torch.tensor([0, 1])},
+        "NextSentencePrediction": lambda: {"labels": torch.tensor([0, 1])},
+        "MultipleChoice": lambda: {"labels": torch.tensor([2, 0])},
+        "TokenClassification": lambda: {"labels": torch.ones(2, 7, dtype=torch.int64)},
+        "LM": lambda: {"labels": tokens_for(name)["input_ids"]},
+    }
+    return next((make() for ending, make in makers.items() if ending in name), {})
+
+
+def outputs_of(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    """All floating point outputs but the cache."""
+    output = model(**batch)
+    return [value for key, value in output.items() if isinstance(value, torch.Tensor) and key != "loss"]
