@@ -1,9 +1,6 @@
-"""obs-structured: speed against two loops over single columns, and quality on a real model.
+"""obs-structured: speed against loops over single columns, and quality on a real model."""
 
-Run `python bench/obs.py speed` or `python bench/obs.py quality`; without an argument, both.
-"""
-
-import sys
+import argparse
 from functools import partial
 
 import obs_quality
@@ -61,13 +58,16 @@ def ffn_speed(rows: int, columns: int) -> None:
 
     print_table(
         f"{rows}x{columns}, single columns, all levels, CPU seconds",
-        ["", "seconds", "times prune"],
+        ["", "seconds", "to prune", "to prune with errors"],
         [
-            ["prune", f"{ours:.2f}", "1.0"],
-            ["prune and the errors of all levels", f"{with_errors:.2f}", f"{with_errors / ours:.1f}"],
-            ["tuned in-place rank-1 loop", f"{tuned:.1f}", f"{tuned / ours:.1f}"],
-            ["the same, on shrinking matrices", f"{shrinking:.1f}", f"{shrinking / ours:.1f}"],
-            ["Algorithm 1 as written", f"{paper:.0f}", f"{paper / ours:.0f}"],
+            [name, f"{seconds:.2f}", f"{seconds / ours:.2f}", f"{seconds / with_errors:.2f}"]
+            for name, seconds in {
+                "prune": ours,
+                "prune with the errors of all levels": with_errors,
+                "tuned in-place rank-1 loop": tuned,
+                "the same, on shrinking matrices": shrinking,
+                "Algorithm 1 as written": paper,
+            }.items()
         ],
         note=f"Algorithm 1: {steps} steps, times {columns / steps:.0f}; all its steps cost the same.",
     )
@@ -92,7 +92,7 @@ def head_speed(rows: int, columns: int) -> None:
     paper = cpu_seconds(lambda: algorithm_1_steps(weight, damped, HEAD_SIZE, groups), repeats=1)
     print_table(
         f"{rows}x{columns}, {groups} heads of {HEAD_SIZE}, all levels, CPU seconds",
-        ["", "seconds", "times prune"],
+        ["", "seconds", "to prune"],
         [
             ["prune", f"{ours:.3f}", "1.0"],
             ["tuned in-place loop over heads, no errors", f"{tuned:.3f}", f"{tuned / ours:.1f}"],
@@ -105,9 +105,11 @@ def head_speed(rows: int, columns: int) -> None:
 
 def main() -> None:
     """Run the parts named on the command line, or all."""
-    parts = sys.argv[1:] or ["speed", "quality"]
-    if unknown := set(parts) - {"speed", "quality"}:
-        sys.exit(f"no part {sorted(unknown)[0]!r}; there are speed and quality")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", choices=["speed", "quality", []], help="default: both")
+    parts = parser.parse_args().parts or ["speed", "quality"]
     announce("obs-structured", "obs-structured", "torch")
     if "speed" in parts:
         for shape in FFN_SHAPES:

@@ -8,7 +8,8 @@ def reduce_on_worker(rank: int, folder: str, inputs: torch.Tensor) -> None:
     """Gather one of two parts of the inputs, add up over both workers, and leave the result in a file."""
     torch.distributed.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=2)
     moments = Moments(inputs.shape[1])
-    moments.update((inputs[:11], inputs[11:])[rank])
+    part = slice(0, 11) if rank == 0 else slice(11, 30)
+    moments.update(inputs[part], torch.linspace(0.5, 3, 30)[part])
     moments.all_reduce()
     result = {"hessian": moments.hessian, "mean": moments.mean, "count": moments.count}
     torch.save(result, f"{folder}/{rank}.pt")

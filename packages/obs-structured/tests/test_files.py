@@ -1,5 +1,6 @@
 """A trace survives its file; anything else is refused."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,7 @@ def test_a_large_trace_stays_below_80_megabytes(tmp_path: Path) -> None:
         free_columns=0,
         mean=torch.zeros(d, dtype=torch.float64),
         dtype=torch.float32,
+        scale=1.0,
         errors=torch.zeros(d + 1, dtype=torch.float64),
     )
     trace.save(tmp_path / "layer.safetensors")
@@ -52,11 +54,13 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     trace.save(tmp_path / "layer.safetensors")
     before = (tmp_path / "layer.safetensors").read_bytes()
 
-    def full_disk(tensors: object, path: str, metadata: object) -> None:
-        Path(path).write_bytes(b"half")
+    write = Path.write_bytes
+
+    def full_disk(path: Path, content: bytes) -> int:
+        write(path, content[:10])
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(safetensors.torch, "save_file", full_disk)
+    monkeypatch.setattr(Path, "write_bytes", full_disk)
     with pytest.raises(OSError, match="no space left"):
         trace.save(tmp_path / "layer.safetensors")
     assert (tmp_path / "layer.safetensors").read_bytes() == before
@@ -87,10 +91,28 @@ def test_damaged_traces_are_refused(tmp_path: Path) -> None:
     with safetensors.safe_open(path, "pt") as file:
         metadata = file.metadata()
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    safetensors.torch.save_file({**tensors, "triangle": tensors["triangle"][:5]}, path, metadata)
-    with pytest.raises(ValueError, match="is a damaged trace"):
-        Trace.load(path)
-    del tensors["components"]
-    safetensors.torch.save_file(tensors, path, metadata)
-    with pytest.raises(ValueError, match="is a damaged trace"):
-        Trace.load(path)
+    scalars = json.loads(metadata["scalars"])
+    order = tensors["order"]
+    for damaged, told in (
+        ({**tensors, "triangle": tensors["triangle"][:5]}, scalars),
+        ({**tensors, "triangle": tensors["triangle"].repeat(2)}, scalars),
+        ({**tensors, "order": order[1:].clone()}, scalars),
+        ({**tensors, "order": torch.zeros_like(order)}, scalars),
+        ({key: value for key, value in tensors.items() if key != "components"}, scalars),
+        (tensors, {**scalars, "dtype": "save"}),
+        (tensors, {**scalars, "group_size": 5}),
+        (tensors, {"group_size": 1}),
+    ):
+        safetensors.torch.save_file(damaged, path, {**metadata, "scalars": json.dumps(told)})
+        with pytest.raises(ValueError, match="is a damaged trace"):
+            Trace.load(path)
+    with pytest.raises(ValueError, match="is a folder, not a trace"):
+        Trace.load(tmp_path)
+
+
+def test_others_may_read_a_trace(tmp_path: Path) -> None:
+    problem = random_problem(4)
+    prune(problem.weight, problem.hessian).save(tmp_path / "layer.safetensors")
+    (tmp_path / "plain").write_text("")
+    modes = {path.stat().st_mode for path in tmp_path.iterdir()}
+    assert len(modes) == 1

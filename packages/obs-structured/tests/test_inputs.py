@@ -1,5 +1,7 @@
 """Bad input is refused in one line that names the value and the rule."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from obs_problems import random_problem
@@ -23,13 +25,19 @@ BAD = {
     "nan hessian": ({"hessian": with_value(H, NAN)}, "hessian has 1 of 36 values that are nan or inf"),
     "inf mean": ({"mean": with_value(H[0], INF)}, "mean has 1 of 6 values"),
     "nan metric": ({"metric": with_value(torch.eye(4), NAN)}, "metric has 1 of 16 values"),
-    "1-d weight": ({"weight": W[0]}, r"weight has shape \(6,\), but must be a nonempty 2-d tensor"),
-    "empty weight": ({"weight": W[:0]}, "nonempty"),
+    "1-d weight": ({"weight": W[0]}, r"weight has shape \(6,\), but must have 2 dimensions"),
+    "empty weight": ({"weight": W[:0]}, "none of them empty"),
     "integer weight": ({"weight": W.long()}, "weight must be a real floating point tensor, not torch.int64"),
     "list": ({"weight": [[1.0]]}, "weight must be a real floating point tensor, not list"),
     "hessian shape": ({"hessian": H[:5, :5]}, r"hessian has shape \(5, 5\), but must have \(6, 6\)"),
     "mean shape": ({"mean": H}, r"mean has shape \(6, 6\), but must have \(6,\)"),
-    "metric shape": ({"metric": torch.eye(3)}, r"metric has shape \(3, 3\), but must have \(4, 4\)"),
+    "metric shape": (
+        {"metric": torch.eye(3)},
+        r"metric has shape \(3, 3\), but must have \(4, 4\) or \(4,\)",
+    ),
+    "metric list": ({"metric": [1.0] * 4}, "metric must be a real floating point tensor, not list"),
+    "integer metric": ({"metric": torch.ones(4).long()}, "metric must be a real floating point tensor"),
+    "no values": ({"weight": W.to("meta")}, "weight is on the meta device"),
     "metric rank": ({"metric": torch.ones(1, 4, 4)}, "metric has shape"),
     "asymmetric hessian": (
         {"hessian": with_value(H, 99.0)},
@@ -44,10 +52,12 @@ BAD = {
     "zero hessian": ({"hessian": torch.zeros(6, 6)}, "hessian is all zero"),
     "zero output": (
         {"weight": torch.eye(6)[:1], "hessian": torch.eye(6).index_fill(0, torch.tensor(0), 0)},
-        "weight @ inputs is zero",
+        "weight @ inputs has size 0; there is no output",
     ),
     "group size": ({"group_size": 4}, "group_size is 4, but must be a positive divisor of the 6 columns"),
     "no group size": ({"group_size": 0}, "group_size is 0"),
+    "fractional group size": ({"group_size": 2.0}, "group_size is 2.0"),
+    "huge weight": ({"weight": 1e160 * W}, "weight @ inputs has size nan"),
     "negative damping": ({"damping": -0.1}, "damping is -0.1, but must be"),
     "nan damping": ({"damping": NAN}, "damping is nan"),
     "no samples": ({"count": 0}, "count is 0, but must be at least 1"),
@@ -88,6 +98,54 @@ def test_a_trace_prints_itself() -> None:
     assert repr(prune(W, H, group_size=2)).startswith("Trace(4x6, 3 groups of 2, damping 0.01, error ")
 
 
-def test_a_metric_of_the_wrong_shape_is_refused_for_errors() -> None:
-    with pytest.raises(ValueError, match=r"metric has shape \(3, 3\), but must have \(4, 4\)"):
-        prune(W, H).errors_under(torch.eye(3))
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        (torch.eye(3), r"metric has shape \(3, 3\), but must have \(4, 4\) or \(4,\)"),
+        (torch.tensor(1.0), r"metric has shape \(\), but must have"),
+        ([1.0] * 4, "metric must be a real floating point tensor, not list"),
+        (-torch.ones(4), "metric is not positive semidefinite"),
+    ],
+)
+def test_bad_metrics_are_refused_for_errors(metric: torch.Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        prune(W, H).errors_under(metric)
+
+
+def transposed(matrix: torch.Tensor) -> torch.Tensor:
+    return matrix.T.contiguous().T
+
+
+def strided(matrix: torch.Tensor) -> torch.Tensor:
+    return torch.stack([matrix, matrix], dim=-1)[..., 0]
+
+
+@pytest.mark.parametrize("layout", [transposed, strided])
+def test_any_memory_layout_will_do(layout: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    metric = W @ W.T
+    expected = prune(W, H, metric=metric)
+    trace = prune(layout(W), layout(H), metric=layout(metric))
+    assert torch.equal(trace.order, expected.order)
+    torch.testing.assert_close(trace.weight(2), expected.weight(2))
+    torch.testing.assert_close(prune(W[:, :1], H[:1, :1]).errors, torch.tensor([0.0, 1.0]).double())
+
+
+@pytest.mark.parametrize(("of_weight", "of_hessian"), [(1, 1e-40), (1, 1e40), (1e-100, 1), (1e100, 1e80)])
+def test_scale_does_not_matter(of_weight: float, of_hessian: float) -> None:
+    expected = prune(W, H, mean=PROBLEM.inputs.mean(0))
+    mean = PROBLEM.inputs.mean(0) * of_hessian**0.5
+    trace = prune(of_weight * W, of_hessian * H, mean=mean)
+    assert torch.equal(trace.order, expected.order)
+    assert trace.damping == expected.damping
+    torch.testing.assert_close(trace.errors, expected.errors)
+    torch.testing.assert_close(trace.weight(3) / of_weight, expected.weight(3))
+    torch.testing.assert_close(trace.bias_shift(3) / of_weight / of_hessian**0.5, expected.bias_shift(3))
+    ratio = trace.errors_under(torch.ones(4)) / expected.errors_under(torch.ones(4))
+    torch.testing.assert_close(ratio[1:] / of_weight**2 / of_hessian, torch.ones(6).double())
+
+
+def test_other_default_devices_do_not_matter() -> None:
+    expected = prune(W, H, group_size=2)
+    with torch.device("meta"):
+        trace = prune(W, H, group_size=2)
+    assert torch.equal(trace.errors, expected.errors)

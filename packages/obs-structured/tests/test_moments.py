@@ -5,7 +5,7 @@ import torch
 import torch.multiprocessing
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from obs_structured import Moments
+from obs_structured import Moments, prune
 from obs_workers import reduce_on_worker
 
 
@@ -87,6 +87,48 @@ def test_many_vectors_lose_no_precision() -> None:
     torch.testing.assert_close(moments.mean, exact.mean(0), rtol=1e-7, atol=0)
 
 
+def test_a_large_mean_does_not_drown_the_spread() -> None:
+    generator = torch.Generator().manual_seed(0)
+    inputs = 1e-3 * torch.randn(3000, 8, generator=generator) + 1000 * torch.rand(8, generator=generator)
+    inputs[:, 3] = 100.1  # constant, and not a number of binary digits
+    moments = Moments(8)
+    for batch in inputs.split(700):
+        moments.update(batch)
+    centred = moments.hessian - 2 * torch.outer(moments.mean, moments.mean)
+    exact = inputs.double() - inputs.double().mean(0)
+    expected = 2 * exact.T @ exact / len(exact)
+    torch.testing.assert_close(centred, expected, rtol=1e-3, atol=1e-3 * float(expected.max()))
+    trace = prune(torch.ones(2, 8), moments.hessian, mean=moments.mean)  # not refused as indefinite
+    assert trace.order[0] == 3
+
+
+def test_products_are_not_taken_in_half_precision_under_autocast() -> None:
+    inputs = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+    expected, moments = Moments(8), Moments(8)
+    expected.update(inputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        moments.update(inputs)
+    assert torch.equal(moments.hessian, expected.hessian)
+
+
+def test_moments_made_in_inference_mode_can_be_used_outside() -> None:
+    with torch.inference_mode():
+        moments = Moments(2)
+        moments.update(torch.eye(2))
+    moments.update(torch.eye(2))
+    assert moments.count == 4
+
+
+def test_precision_set_for_single_backends_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mixed() -> str:
+        raise RuntimeError("PyTorch is checking the matmul precision without a specific backend name")
+
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", mixed)
+    moments = Moments(2)
+    moments.update(torch.eye(2))
+    assert moments.count == 2
+
+
 def test_reduced_matmul_precision_does_not_reach_the_products() -> None:
     inputs = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
     expected, moments = Moments(8), Moments(8)
@@ -102,9 +144,10 @@ def test_reduced_matmul_precision_does_not_reach_the_products() -> None:
 def test_merging_is_seeing_both() -> None:
     inputs = torch.randn(30, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     whole, first, second = Moments(4), Moments(4), Moments(4)
-    whole.update(inputs)
-    first.update(inputs[:7])
-    second.update(inputs[7:])
+    weights = torch.linspace(0.5, 3, 30)
+    whole.update(inputs, weights)
+    first.update(inputs[:7], weights[:7])
+    second.update(inputs[7:], weights[7:])
     first.merge(second)
     torch.testing.assert_close(first.hessian, whole.hessian)
     torch.testing.assert_close(first.mean, whole.mean)
@@ -116,7 +159,7 @@ def test_merging_is_seeing_both() -> None:
 def test_two_workers_agree_with_one(tmp_path: object) -> None:
     inputs = torch.randn(30, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     whole = Moments(5)
-    whole.update(inputs)
+    whole.update(inputs, torch.linspace(0.5, 3, 30))
     torch.multiprocessing.spawn(reduce_on_worker, (str(tmp_path), inputs), nprocs=2)
     for rank in range(2):
         reduced = torch.load(f"{tmp_path}/{rank}.pt", weights_only=True)
@@ -142,10 +185,16 @@ def test_all_reduce_without_workers_changes_nothing() -> None:
         ),
         (torch.ones(3, 4).long(), None, "torch.int64"),
         (torch.ones(3, 4), torch.ones(4), r"weights have shape \(4,\), but must have \(3,\)"),
-        (torch.ones(3, 4), -torch.ones(3), "weights must be finite and not negative"),
-        (torch.ones(3, 4), torch.full((3,), float("nan")), "weights must be finite"),
+        (torch.ones(3, 4), -torch.ones(3), "weights hold -1, but must be finite and not negative"),
+        (torch.ones(3, 4), torch.full((3,), float("nan")), "weights hold nan"),
+        (torch.eye(4)[:3], torch.full((3,), 1e80, dtype=torch.float64), "their squares times the weights"),
+        ([[1.0] * 4], None, "inputs are list, but must be a tensor"),
         (torch.full((3, 4), float("inf")), None, "nan or inf in 4 of 4 features"),
-        (torch.full((3, 4), 1e30), None, "inputs or their squares are nan or inf"),
+        (
+            1e30 * torch.eye(4)[:3],
+            None,
+            "inputs, or their squares times the weights, are nan or inf in 3 of 4",
+        ),
     ],
 )
 def test_bad_batches_are_refused_and_leave_no_mark(

@@ -103,3 +103,26 @@ def test_progress_rises_to_the_number_of_groups() -> None:
     assert [done for done, _ in seen] == sorted({done for done, _ in seen})
     assert seen[-1] == (250, 250)
     assert {total for _, total in seen} == {250}
+
+
+@pytest.mark.parametrize("method", ["obs", "scores-once", "magnitude"])
+@pytest.mark.parametrize("update", [True, False])
+def test_progress_ends_with_all_groups_whatever_the_method(method: str, update: bool) -> None:
+    problem = random_problem(8, 4, 12)
+    seen: list[tuple[int, int]] = []
+    prune(problem.weight, problem.hessian, method=method, update=update, progress=lambda *at: seen.append(at))
+    assert seen[-1] == (12, 12)
+    assert len(seen) == len(set(seen))
+
+
+@pytest.mark.parametrize("method", ["obs", "scores-once", "activation", "magnitude"])
+@pytest.mark.parametrize("samples", ["one", "equal"])
+def test_inputs_that_never_vary_are_left_to_the_bias(method: str, samples: str) -> None:
+    inputs = random_problem(9, 4, 12).inputs[:1].expand(1 if samples == "one" else 5, -1)
+    weight = random_problem(9, 4, 12).weight
+    hessian = 2 * inputs.T @ inputs / len(inputs)
+    trace = prune(weight, hessian, mean=inputs.mean(0), method=method)
+    assert trace.errors.abs().max() < 1e-12
+    for k in range(13):
+        output = trace.weight(k) @ inputs[0][trace.columns(k)] + trace.bias_shift(k)
+        torch.testing.assert_close(output, weight @ inputs[0])

@@ -30,7 +30,7 @@ import torch
 BLOCK_COLUMNS = 96
 SURPLUS = 1.25
 
-PROHIBITIVE = 1e300  # the cost of what is gone already
+PROHIBITIVE = 1e300  # what is gone gets A = 1 and this G, and so a cost that nothing else has
 
 
 class NonPositivePivot(ArithmeticError):
@@ -55,7 +55,8 @@ def eliminate(
 
     Args:
         weight: (r, d) float64.
-        inverse: (d, d) float64, the inverse of the damped Hessian; read only.
+        inverse: (d, d) float64, the inverse of the damped Hessian; read only. Values of a sane size: that
+            of weight and inverse must leave squares and reciprocals in range.
         group_size: g, a divisor of d.
         progress: called with the number of groups removed after every block.
 
@@ -91,7 +92,7 @@ def eliminate(
         A_small, G_small = (half.index_select(1, rows) for half in (A_rows, G_rows))  # (c g, c g) each
         choice = _choose(A_small, G_small, min(block, n), g)
         T, S = choice.l.triu(), choice.v.triu()  # (b g, b g): what is zero in theory is made so
-        T_inverse = torch.linalg.solve_triangular(T, torch.eye(len(T), out=torch.empty_like(T)), upper=True)
+        T_inverse = torch.linalg.solve_triangular(T, _identity(len(T), T), upper=True)
         L = T_inverse.mT @ A_rows[choice.pivots]  # (b g, m)
         b = len(choice.picks)
         if len(candidates) < n:
@@ -180,7 +181,7 @@ def _choose_groups(A: torch.Tensor, G: torch.Tensor, count: int, g: int) -> _Cho
     """Choose for groups of g columns."""
     size = len(A)
     A_diagonal, G_diagonal = diagonal_blocks(A, g), diagonal_blocks(G, g)  # views (c, g, g)
-    identity = torch.eye(g, out=A.new_empty(g, g))
+    identity = _identity(g, A)
     steps = A.new_empty(count * g, 2 * size)
     picks, costs = [], []
     for step in range(count):
@@ -218,7 +219,7 @@ def _verified_steps(
     A_then = _gram_steps(L, L, b, g)[:-1].cumsum_(0).neg_().add_(A_diagonal)  # (b - 1, n, g, g)
     cross = _gram_steps(V, L, b, g)[:-1].cumsum_(0)
     G_then = (cross + cross.mT).neg_().add_(G_diagonal)
-    A_then[:, candidates] = torch.eye(g, dtype=L.dtype, device=L.device)  # regular, also where removed
+    A_then[:, candidates] = _identity(g, L)  # regular, also where removed
     others = removal_costs(A_then, G_then)  # (b - 1, n)
     others[:, candidates] = torch.inf
     overtaken = (others.amin(1) < costs[1:]).nonzero()
@@ -277,3 +278,7 @@ def _moves(chosen: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tensor]:
     source[n - b :] = chosen.flip(0)
     target = torch.cat([holes, torch.arange(n - b, n, device=chosen.device)])
     return source[target], target
+
+
+def _identity(size: int, like: torch.Tensor) -> torch.Tensor:
+    return torch.eye(size, dtype=like.dtype, device=like.device)

@@ -7,21 +7,22 @@ BLOCK = 192
 DEFINITENESS = 1e-6  # most negative eigenvalue allowed, relative to the largest one
 
 
-def finite_matrix(
-    name: str, tensor: torch.Tensor, shape: tuple[int, ...] | None = None, ndim: int = 2
-) -> None:
-    """Raise unless `tensor` is a floating point tensor of that shape (or at least that rank), all finite."""
+def finite_tensor(name: str, tensor: object, *shapes: tuple[int, ...] | int) -> None:
+    """Raise unless `tensor` is a floating point tensor of one of the shapes or ranks, all finite."""
     if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
         kind = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
         raise ValueError(f"{name} must be a real floating point tensor, not {kind}")
-    if shape is not None and tuple(tensor.shape) != shape:
-        raise ValueError(f"{name} has shape {tuple(tensor.shape)}, but must have {shape}")
-    if tensor.ndim != (len(shape) if shape is not None else ndim) or 0 in tensor.shape:
-        raise ValueError(f"{name} has shape {tuple(tensor.shape)}, but must be a nonempty {ndim}-d tensor")
-    if not torch.stack(tensor.aminmax()).isfinite().all():  # one pass, no copy; nan shows in both
-        bad = int((~tensor.isfinite()).sum())
+    shape = tuple(tensor.shape)
+    if 0 in shape or not any(shape == wanted or len(shape) == wanted for wanted in shapes):
+        wanted = " or ".join(f"{one} dimensions" if isinstance(one, int) else str(one) for one in shapes)
+        raise ValueError(f"{name} has shape {shape}, but must have {wanted}, none of them empty")
+    if tensor.is_meta:
+        raise ValueError(f"{name} is on the meta device and has no values; load it to a real one")
+    values = tensor.float() if tensor.element_size() == 1 else tensor  # few operations know 8 bits
+    if not torch.stack(values.aminmax()).isfinite().all():  # one pass, no copy; nan shows in both
+        bad = int((~values.isfinite()).sum())
         raise ValueError(
-            f"{name} has {bad} of {tensor.numel()} values that are nan or inf; all must be finite"
+            f"{name} has {bad} of {values.numel()} values that are nan or inf; all must be finite"
         )
 
 
@@ -37,7 +38,8 @@ def symmetrised(name: str, matrix: torch.Tensor) -> torch.Tensor:
     gap = 0.0
     for start in range(0, len(matrix), BLOCK):  # a transpose in strips stays in cache
         stop = start + BLOCK
-        below, above = matrix[start:stop, :stop], matrix[:stop, start:stop].mT.contiguous()  # (b, stop)
+        below, above = matrix[start:stop, :stop], matrix[:stop, start:stop].mT  # (b, stop)
+        above = above.clone(memory_format=torch.contiguous_format)
         gap = max(gap, float(torch.dist(below, above, torch.inf)))
         above.add_(below).mul_(0.5)
         result[start:stop, :stop] = above

@@ -8,7 +8,7 @@ import torch
 from obs_structured import _checks
 from obs_structured._blocked import NonPositivePivot
 from obs_structured._factor import cholesky_
-from obs_structured._solve import METHODS, reversed_columns, solve
+from obs_structured._solve import METHODS, solve
 from obs_structured._trace import Trace, columns_of
 
 logger = logging.getLogger("obs_structured")
@@ -60,18 +60,26 @@ def prune(
         ValueError: on non-finite values, shapes that do not fit, an asymmetric or indefinite `hessian` or
             `metric`, a `group_size` that does not divide, an all-zero `weight`, `hessian` or output.
     """
-    _check_arguments(weight, hessian, group_size, mean, damping, count, method)
+    _check_arguments(weight, hessian, group_size, mean, metric, damping, count, method)
     # Devices without float64 (mps) hand the work to the CPU.
     device = torch.device("cpu") if weight.device.type == "mps" else weight.device
     W = weight.detach().to(device, torch.float64)  # (r, d)
     H = _checks.symmetrised("hessian", hessian.detach().to(device, torch.float64))  # (d, d), ours to change
-    scored = W if metric is None else _root("metric", metric.detach().to(W), len(W)) @ W  # for the choice
+    # Within, H and the weights that the choice looks at are of size one, so that squares stay in range.
+    scale = float(H.diagonal().mean().abs()) or 1.0
+    H /= scale
+    scored = W if metric is None else _under_metric(metric, W)
+    unit = float(scored.abs().max())
+    scored = scored / unit
+    largest = _largest_eigenvalue_bound(H)
     never_varies = H.diagonal() <= 0  # (d,)
     if mean is not None:
         mean = mean.detach().to(device, torch.float64)
-        never_varies = H.diagonal() - 2 * mean.square() <= 1e-12 * H.diagonal()
-        H.addr_(mean, mean, alpha=-2)
-    _check_semidefinite("hessian" if mean is None else "hessian - 2 mean mean.T", H)
+        never_varies = (H.diagonal() - 2 * mean.square() / scale).abs() <= 1e-12 * H.diagonal()
+        H.addr_(mean, mean, alpha=-2 / scale)
+        H[never_varies] = 0  # what rounding left
+        H[:, never_varies] = 0
+    _check_semidefinite("hessian" if mean is None else "hessian - 2 mean mean.T", H, largest)
 
     # Groups that never vary cost nothing, and the matrix may be regular without them: they go first.
     free = never_varies.view(-1, group_size).all(1) & (method == "obs")  # (groups,)
@@ -80,35 +88,40 @@ def prune(
     part = H[columns][:, columns] if free.any() else H  # (live, live)
     report = None if progress is None else (lambda n: progress(n + len(free) - len(rest), len(free)))
     relative = damping if damping is not None else _default_damping(len(H), count)
+    level = float(part.diagonal().sum()) / max(1, len(part)) or 1.0
     while True:
-        absolute = relative * float(part.diagonal().mean()) if len(part) else 0.0
         try:
-            solution = solve(scored[:, columns], part, group_size, absolute, method, update, report)
+            solution = solve(scored[:, columns], part, group_size, relative * level, method, update, report)
             break
         except NonPositivePivot:
             relative = max(10 * relative, 1e-8)
+            if relative > 1e6:
+                raise ValueError("hessian cannot be factorised however large the damping") from None
             logger.warning("the Hessian cannot be factorised: damping raised to %g of its diagonal", relative)
+    if progress is not None and (method != "obs" or not len(part)):
+        progress(len(free), len(free))
 
     order = torch.cat([free.nonzero()[:, 0], rest[solution.order]])
-    positions = reversed_columns(order, group_size)
+    positions = columns_of(order.flip(0), group_size)
     live, W, K = len(part), W[:, positions], solution.inverse_factor
     if K is None:
         matrix, components = H[positions][:, positions], W
         energy, rounding = float((W @ matrix * W).sum()), 0.0  # energy: tr(W H Wᵀ)
     else:
-        Y = solution.components if metric is None else None
-        if Y is None:
+        if metric is None and solution.components is not None:
+            Y = solution.components * unit
+        else:
             Y = torch.linalg.solve_triangular(K, W[:, :live], upper=False, left=False)
         matrix, components = _with_identity(K, len(H)), torch.cat([Y, W[:, live:]], dim=1)
         damped_energy = float(Y.square().sum())
-        energy = damped_energy - absolute * float(W[:, :live].square().sum())
+        energy = damped_energy - relative * level * float(W[:, :live].square().sum())
         rounding = 1e-13 * damped_energy
     if mean is not None:
         mean = mean[positions]
-        energy += 2 * float((W @ mean).square().sum())
+        energy += 2 * float((W @ mean).square().sum()) / scale
         mean = mean if K is None else matrix @ mean
-    if energy <= rounding:
-        raise ValueError("weight @ inputs is zero on all calibration data; there is no output to preserve")
+    if not rounding < energy < torch.inf:
+        raise ValueError(f"weight @ inputs has size {energy * scale:.3g}; there is no output to preserve")
     return Trace(
         order,
         components,
@@ -116,10 +129,11 @@ def prune(
         group_size=group_size,
         updated=update,
         damping=relative,
-        absolute_damping=absolute,
+        absolute_damping=relative * level,
         free_columns=len(H) - live,
         mean=mean,
         dtype=weight.dtype,
+        scale=scale,
     )
 
 
@@ -128,21 +142,25 @@ def _check_arguments(
     hessian: torch.Tensor,
     group_size: int,
     mean: torch.Tensor | None,
+    metric: torch.Tensor | None,
     damping: float | None,
     count: int | None,
     method: str,
 ) -> None:
-    _checks.finite_matrix("weight", weight)
-    columns = weight.shape[1]
-    _checks.finite_matrix("hessian", hessian, shape=(columns, columns))
+    _checks.finite_tensor("weight", weight, 2)
+    rows, columns = weight.shape
+    _checks.finite_tensor("hessian", hessian, (columns, columns))
     _checks.nonzero("weight", weight)
     _checks.nonzero("hessian", hessian)
-    if group_size < 1 or columns % group_size:
+    if not isinstance(group_size, int) or group_size < 1 or columns % group_size:
         raise ValueError(
             f"group_size is {group_size}, but must be a positive divisor of the {columns} columns"
         )
     if mean is not None:
-        _checks.finite_matrix("mean", mean, shape=(columns,))
+        _checks.finite_tensor("mean", mean, (columns,))
+    if metric is not None:
+        _checks.finite_tensor("metric", metric, (rows, rows), (rows,))
+        _checks.nonzero("metric", metric)
     if damping is not None and not 0 <= damping < float("inf"):
         raise ValueError(f"damping is {damping}, but must be a finite number that is not negative")
     if count is not None and count < 1:
@@ -163,34 +181,37 @@ def _with_identity(matrix: torch.Tensor, size: int) -> torch.Tensor:
     return extended
 
 
-def _check_semidefinite(name: str, matrix: torch.Tensor) -> None:
-    """Raise if the smallest eigenvalue is below −1e-6 of the largest; cheap where it is not.
-
-    ‖M‖² / tr M and the largest diagonal value are lower bounds of a semidefinite matrix's largest eigenvalue.
-    If a shift by 1e-6 of that makes M definite, all is well; else the eigenvalues themselves decide.
-    """
+def _largest_eigenvalue_bound(matrix: torch.Tensor) -> float:
+    """Lower bound of the largest eigenvalue of a semidefinite matrix: ‖M‖² / tr M, or a diagonal value."""
     diagonal = matrix.diagonal()
     trace = float(diagonal.sum())
-    if trace > 0:
-        largest = max(float(diagonal.max()), float(torch.linalg.matrix_norm(matrix)) ** 2 / trace)
+    return max(
+        float(diagonal.max()), float(torch.linalg.matrix_norm(matrix)) ** 2 / trace if trace > 0 else 0.0
+    )
+
+
+def _check_semidefinite(name: str, matrix: torch.Tensor, largest: float) -> None:
+    """Raise if the smallest eigenvalue is below −1e-6 of `largest`, or of the largest; cheap where it is not.
+
+    If a shift by 1e-6 of `largest` makes the matrix definite, all is well; else its eigenvalues decide.
+    """
+    if largest > 0:
         shifted = matrix.clone()
         shifted.diagonal().add_(_checks.DEFINITENESS * largest)
         if cholesky_(shifted):
             return
     eigenvalues = torch.linalg.eigvalsh(matrix)
-    _checks.semidefinite_spectrum(name, float(eigenvalues[0]), float(eigenvalues[-1]))
+    _checks.semidefinite_spectrum(name, float(eigenvalues[0]), max(largest, float(eigenvalues[-1])))
 
 
-def _root(name: str, metric: torch.Tensor, rows: int) -> torch.Tensor:
-    """R (r', r) with RᵀR = metric, for a metric (r, r) or a diagonal (r,)."""
+def _under_metric(metric: torch.Tensor, W: torch.Tensor) -> torch.Tensor:
+    """R W (r', d) with RᵀR = metric, for a metric (r, r) or a diagonal (r,)."""
+    metric = metric.detach().to(W)
     if metric.ndim == 1:
-        _checks.finite_matrix(name, metric, shape=(rows,))
-        _checks.nonzero(name, metric)
-        _checks.semidefinite_spectrum(name, float(metric.min()), float(metric.max()))
-        return metric.clamp(min=0).sqrt().diag()
-    _checks.finite_matrix(name, metric, shape=(rows, rows))
-    _checks.nonzero(name, metric)
-    eigenvalues, vectors = torch.linalg.eigh(_checks.symmetrised(name, metric))
-    _checks.semidefinite_spectrum(name, float(eigenvalues[0]), float(eigenvalues[-1]))
-    root: torch.Tensor = vectors[:, eigenvalues > 0].mul_(eigenvalues[eigenvalues > 0].sqrt()).mT
-    return root
+        _checks.semidefinite_spectrum("metric", float(metric.min()), float(metric.max()))
+        return metric.clamp(min=0).sqrt()[:, None] * W
+    eigenvalues, vectors = torch.linalg.eigh(_checks.symmetrised("metric", metric))
+    _checks.semidefinite_spectrum("metric", float(eigenvalues[0]), float(eigenvalues[-1]))
+    used = eigenvalues > 0
+    root: torch.Tensor = vectors[:, used].mul_(eigenvalues[used].sqrt()).mT  # (r', r)
+    return root @ W

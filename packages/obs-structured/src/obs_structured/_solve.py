@@ -7,6 +7,7 @@ import torch
 
 from obs_structured._blocked import NonPositivePivot, diagonal_blocks, eliminate, gram_blocks, removal_costs
 from obs_structured._factor import cholesky_, inverse_, invert_triangle_
+from obs_structured._trace import columns_of
 
 METHODS = ("obs", "scores-once", "activation", "magnitude")
 
@@ -28,7 +29,7 @@ def solve(
     damping: float,
     method: str,
     update: bool,
-    progress: Callable[[int], None] | None,
+    progress: Callable[[int], None] | None = None,
 ) -> Solution:
     """Order the groups of `weight` (r, d) under `hessian` + `damping` I, (d, d).
 
@@ -36,23 +37,18 @@ def solve(
         NonPositivePivot: if the damped matrix is not positive definite to working precision.
     """
     K = Y = None
+    if not len(hessian):
+        return Solution(torch.zeros(0, dtype=torch.int64, device=hessian.device), hessian, weight)
     if method == "obs":
         order, K, Y = eliminate(weight, _damped_inverse(hessian, damping), group_size, progress)
     else:
         order = _costs_once(weight, hessian, group_size, damping, method).argsort(stable=True)
     if not update:
         return Solution(order, None, None)
-    positions = reversed_columns(order, group_size)
+    positions = columns_of(order.flip(0), group_size)
     if K is None or not _is_accurate(K, hessian, damping, positions):
         K, Y = _factor_in_order(hessian, damping, positions), None
-    if method != "obs" and progress is not None:
-        progress(len(order))
     return Solution(order, K, Y)
-
-
-def reversed_columns(order: torch.Tensor, group_size: int) -> torch.Tensor:
-    """Columns (d,) of groups (n,) in reverse order of removal, ascending within each group."""
-    return (order.flip(0)[:, None] * group_size + torch.arange(group_size, device=order.device)).flatten()
 
 
 def _costs_once(

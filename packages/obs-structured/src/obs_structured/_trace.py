@@ -13,7 +13,7 @@ same holds with K = I: weights W[:, :m], Y = W, C = H.
 
 import json
 import os
-import tempfile
+import uuid
 from functools import cached_property
 from pathlib import Path
 
@@ -25,6 +25,17 @@ from obs_structured import _checks
 
 BLOCK = 192
 FORMAT = "obs-structured trace 1"
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+    )
+}
 
 
 class Trace:
@@ -46,6 +57,7 @@ class Trace:
         free_columns: int,
         mean: torch.Tensor | None,
         dtype: torch.dtype,
+        scale: float,
         errors: torch.Tensor | None = None,
     ) -> None:
         self.order = order
@@ -54,12 +66,13 @@ class Trace:
         self.damping = damping
         """The relative damping that was used."""
         self._components = components  # (r, d) float64: Y
-        self._matrix = matrix  # (d, d) float64, lower triangle: K if updated, else H
+        self._matrix = matrix  # (d, d) float64, lower triangle: K if updated, else H; of H / scale
         self._updated = updated
         self._absolute_damping = absolute_damping  # λ
         self._free_columns = free_columns  # how many of the columns removed first have no part in H
         self._mean = mean  # (d,) float64: K μ, or None
         self._dtype = dtype
+        self._scale = scale
         if errors is not None:
             self.errors = errors
 
@@ -71,7 +84,7 @@ class Trace:
     @cached_property
     def errors(self) -> torch.Tensor:
         """float64 (groups + 1,): ‖Ŵ_k X − W X‖² / ‖W X‖² after k removals, undamped; the first is 0."""
-        absolute = self.errors_under(None)
+        absolute = self._quadratic_errors(self._components)
         # Removing everything loses the centred output; the mean output makes up the rest of ‖WX‖².
         return absolute / (absolute[-1] + self._shift(0).square().sum())
 
@@ -109,22 +122,28 @@ class Trace:
         """(r,) in the dtype of the weight: what to add to the bias; zeros if no mean was given."""
         return self._shift(self._width(removed)).to(self._dtype)
 
-    def errors_under(self, metric: torch.Tensor | None) -> torch.Tensor:
+    def errors_under(self, metric: torch.Tensor) -> torch.Tensor:
         """Absolute errors of all levels under a metric on the outputs.
 
         Args:
-            metric: M, (r, r) symmetric, or (r,) a diagonal; None for the identity.
+            metric: M, (r, r) symmetric positive semidefinite, or (r,) a diagonal.
 
         Returns:
             float64 (groups + 1,): tr(M ΔW_k (H/2) ΔW_kᵀ), H centred if a mean was given to `prune`.
         """
         Y = self._components
-        MY = Y
-        if metric is not None:
-            rows = Y.shape[0]
-            _checks.finite_matrix("metric", metric, shape=(rows,) * min(metric.ndim, 2))
-            metric = metric.detach().to(Y)
-            MY = metric[:, None] * Y if metric.ndim == 1 else (metric + metric.mT) @ Y / 2
+        rows = len(Y)
+        _checks.finite_tensor("metric", metric, (rows, rows), (rows,))
+        metric = metric.detach().to(Y)
+        if metric.ndim == 1:
+            _checks.semidefinite_spectrum("metric", float(metric.min()), float(metric.max()))
+            return self._quadratic_errors(metric[:, None] * Y)
+        metric = _checks.symmetrised("metric", metric)
+        return self._quadratic_errors(metric @ Y)
+
+    def _quadratic_errors(self, MY: torch.Tensor) -> torch.Tensor:
+        """tr(M ΔW_k (H/2) ΔW_kᵀ) of all levels, (groups + 1,), given M Y (r, d)."""
+        Y = self._components
         # share[j]: what position j adds to the sum over all pairs once it is removed, i.e. pairs (i >= j, j).
         share = Y.new_zeros(Y.shape[1])
         live = Y.shape[1] - self._free_columns
@@ -134,11 +153,14 @@ class Trace:
             pairs *= self._gram(start, stop, live)
             pairs[: stop - start].tril_()
             share[start:stop] = pairs.sum(0).mul_(2).sub_(pairs.diagonal())
-        lost = share.flip(0).cumsum(0)[self.group_size - 1 :: self.group_size] / 2
+        lost = share.flip(0).cumsum(0)[self.group_size - 1 :: self.group_size] * (self._scale / 2)
         return torch.cat([lost.new_zeros(1), lost.clamp_(min=0)])
 
     def _gram(self, start: int, stop: int, live: int) -> torch.Tensor:
-        """Columns start:stop of C from the diagonal down, (live − start, stop − start)."""
+        """Columns start:stop of C from the diagonal down, (live − start, stop − start).
+
+        I − λ K Kᵀ cancels where the weight lives on columns far smaller than the mean: by 1e-8 if 1e5 times.
+        """
         if not self._updated:
             return self._matrix[start:live, start:stop]
         K = self._matrix
@@ -179,15 +201,15 @@ class Trace:
             "absolute_damping": self._absolute_damping,
             "free_columns": self._free_columns,
             "dtype": str(self._dtype).removeprefix("torch."),
+            "scale": self._scale,
         }
         metadata = {"format": FORMAT, "scalars": json.dumps(scalars)}
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-        os.close(handle)
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
-            safetensors.torch.save_file(tensors, temporary, metadata)
-            Path(temporary).replace(path)
+            temporary.write_bytes(safetensors.torch.save(tensors, metadata))
+            temporary.replace(path)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
 
     @classmethod
@@ -197,6 +219,8 @@ class Trace:
         Raises:
             ValueError: if the file is not a trace, or damaged.
         """
+        if Path(path).is_dir():
+            raise ValueError(f"{os.fspath(path)} is a folder, not a trace")
         try:
             with safetensors.safe_open(path, framework="pt", device=str(device)) as file:
                 metadata = file.metadata() or {}
@@ -209,17 +233,24 @@ class Trace:
             )
         try:
             scalars = json.loads(metadata["scalars"])
-            scalars["dtype"] = getattr(torch, scalars["dtype"])
-            matrix = _unpacked(tensors.pop("triangle"), tensors["components"].shape[1])
+            scalars["dtype"] = DTYPES[scalars["dtype"]]
+            order, components = tensors["order"], tensors["components"]
+            d = components.shape[1]
+            if len(order) * scalars["group_size"] != d or not order.sort().values.equal(
+                torch.arange(len(order), device=order.device)
+            ):
+                raise ValueError(f"its order does not cover {d} columns once")
+            matrix = _unpacked(tensors.pop("triangle"), d)
             mean = tensors.pop("mean", None)
-            trace = cls(**tensors, matrix=matrix, mean=mean, **scalars)
+            return cls(**tensors, matrix=matrix, mean=mean, **scalars)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(f"{os.fspath(path)} is a damaged trace: {error!r}") from None
-        return trace
+            raise ValueError(f"{os.fspath(path)} is a damaged trace: {error}") from None
 
 
 def _unpacked(packed: torch.Tensor, d: int) -> torch.Tensor:
     """Lower triangular matrix (d, d) from its rows one after the other, (d (d + 1) / 2,)."""
+    if packed.shape != (d * (d + 1) // 2,):
+        raise ValueError(f"its triangle has {packed.numel()} values, not those of {d} columns")
     matrix = packed.new_zeros(d, d)
     for row in range(d):
         start = row * (row + 1) // 2
