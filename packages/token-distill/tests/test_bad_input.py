@@ -18,6 +18,8 @@ def with_value(tensor, value):
     return changed
 
 
+EXCLUDED = torch.cat([torch.full((3, 1), -torch.inf), LOGITS[:, 1:]], dim=1)  # a class that does not count
+
 BAD = {
     "logit shapes": (lambda: logit_loss(LOGITS, LOGITS[:2]), "(3, 4)", "(2, 4)"),
     "integer logits": (lambda: logit_loss(LOGITS.long(), LOGITS), "student", "torch.int64"),
@@ -28,6 +30,7 @@ BAD = {
     "temperature -1": (lambda: span_loss((LOGITS, LOGITS), (LOGITS, LOGITS), -1.0), "-1.0"),
     "temperature nan": (lambda: logit_loss(LOGITS, LOGITS, float("nan")), "nan"),
     "temperature inf": (lambda: logit_loss(LOGITS, LOGITS, float("inf")), "inf"),
+    "temperature 1e20": (lambda: logit_loss(LOGITS, LOGITS, 1e20), "1e+20", "at most 10000"),
     "logit mask shape": (lambda: logit_loss(LOGITS, LOGITS, mask=torch.ones(4)), "(4,)", "(3,)"),
     "logits all masked": (lambda: logit_loss(LOGITS, LOGITS, mask=torch.zeros(3)), "none of 3"),
     "additive mask": (
@@ -45,6 +48,22 @@ BAD = {
         "nan",
     ),
     "excluded by the student": (lambda: logit_loss(with_value(LOGITS, -torch.inf), LOGITS), "student", "inf"),
+    "nan student where a class is excluded": (
+        lambda: logit_loss(with_value(EXCLUDED, torch.nan), EXCLUDED),
+        "1 of the student's 12",
+    ),
+    "nan teacher where a class is excluded": (
+        lambda: logit_loss(EXCLUDED, with_value(EXCLUDED, torch.nan)),
+        "1 of the teacher's 12",
+    ),
+    "excluded by the student where both exclude another": (
+        lambda: logit_loss(with_value(EXCLUDED, -torch.inf), EXCLUDED),
+        "1 of the student's 12",
+    ),
+    "every class excluded": (
+        lambda: logit_loss(LOGITS, torch.full_like(LOGITS, -torch.inf)),
+        "12 of the teacher's 12",
+    ),
     "nan among those that count": (
         lambda: logit_loss(
             with_value(LOGITS, torch.nan),
@@ -64,6 +83,8 @@ BAD = {
     "nan span": (lambda: span_loss((LOGITS, with_value(LOGITS, torch.nan)), (LOGITS, LOGITS)), "end", "nan"),
     "regression shapes": (lambda: regression_loss(LOGITS, LOGITS[:, 0]), "(3, 4)", "(3,)"),
     "nan regression": (lambda: regression_loss(LOGITS, with_value(LOGITS, torch.nan)), "teacher", "nan"),
+    "regression mask": (lambda: regression_loss(LOGITS, LOGITS, torch.ones(4)), "(4,)", "(3,)"),
+    "regression all masked": (lambda: regression_loss(LOGITS, LOGITS, torch.zeros(3)), "none of 3"),
     "infinite regression": (
         lambda: regression_loss(LOGITS.float() * 1e30, LOGITS.float()),
         "inf",
@@ -74,6 +95,11 @@ BAD = {
     "no layers": (lambda: token_loss(HIDDEN, HIDDEN, MASK, layers=[]), "empty"),
     "layer too large": (lambda: token_loss(HIDDEN, HIDDEN, MASK, layers=[0, 2]), "2", "from 0 to 1"),
     "negative layer": (lambda: token_loss(HIDDEN, HIDDEN, MASK, layers=[-1]), "-1"),
+    "layers by yes and no": (lambda: token_loss(HIDDEN, HIDDEN, MASK, layers=[True, False]), "[True, False]"),
+    "layers by a boolean tensor": (
+        lambda: token_loss(HIDDEN, HIDDEN, MASK, layers=torch.tensor([True, False])),
+        "tensor(True)",
+    ),
     "layer twice": (lambda: token_loss(HIDDEN, HIDDEN, MASK, layers=[1, 1]), "[1, 1]"),
     "hidden shapes": (
         lambda: token_loss(HIDDEN, [h[:, :3] for h in HIDDEN], MASK),
@@ -95,6 +121,10 @@ BAD = {
         "layer 1",
         "1 of the teacher's 40",
     ),
+    "infinite hidden": (
+        lambda: token_loss(HIDDEN, [*HIDDEN[:2], with_value(HIDDEN[2], -torch.inf)], MASK),
+        "1 of the teacher's 40",
+    ),
     "unknown distance": (lambda: token_loss(HIDDEN, HIDDEN, MASK, distance="l3"), "'l3'", "cosine"),
     "negative weight": (lambda: DistillationLoss(token=-0.5), "token", "-0.5"),
     "nan weight": (lambda: DistillationLoss(logit=float("nan")), "logit", "nan"),
@@ -105,6 +135,7 @@ BAD = {
     "preset": (lambda: DistillationLoss.preset("imagenet"), "'imagenet'", "squad, glue, gpt2"),
     "no task loss": (lambda: DistillationLoss()(Outputs(LOGITS)), "task_loss", "task=0"),
     "nan task loss": (lambda: DistillationLoss()(Outputs(), task_loss=torch.tensor(torch.nan)), "nan"),
+    "a number for a task loss": (lambda: DistillationLoss()(Outputs(), task_loss=1.5), "task_loss", "1.5"),
     "task losses": (lambda: DistillationLoss()(Outputs(), task_loss=torch.ones(3)), "(3,)"),
     "no teacher": (lambda: DistillationLoss(0, 1)(Outputs(LOGITS)), "logits", "logit=0"),
     "no hidden states": (lambda: DistillationLoss(0, 0, 1)(Outputs(LOGITS), Outputs(LOGITS)), "token=0"),
@@ -153,3 +184,10 @@ def test_devices_that_differ_are_refused():
 def test_outputs_without_anything_known_are_refused():
     with pytest.raises(TypeError, match="list has no logits"):
         Outputs.of([LOGITS])
+
+
+def test_half_a_span_is_refused():
+    with pytest.raises(TypeError, match="dict has start_logits, no end_logits"):
+        Outputs.of({"start_logits": LOGITS, "hidden_states": HIDDEN})
+    with pytest.raises(TypeError, match="dict has end_logits, no start_logits"):
+        Outputs.of({"end_logits": LOGITS, "hidden_states": HIDDEN})

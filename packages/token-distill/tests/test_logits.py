@@ -58,6 +58,48 @@ def test_a_mask_on_examples_drops_them():
     assert loss.item() == pytest.approx(logit_loss(student[::2], teacher[::2]).item(), rel=1e-14)
 
 
+def usual_kl(student, teacher, temperature):
+    """As one writes it down, in the dtype of the logits."""
+    ours, theirs = F.log_softmax(student / temperature, -1), F.log_softmax(teacher / temperature, -1)
+    return temperature**2 * F.kl_div(ours, theirs, log_target=True, reduction="batchmean").item()
+
+
+@pytest.mark.parametrize(
+    ("difference", "temperature"), [(1e-4, 1.0), (1e-4, 20.0), (1e-2, 100.0), (1.0, 20.0), (1.0, 1e4)]
+)
+def test_float32_is_enough_where_student_and_teacher_are_alike(difference, temperature):
+    student = normal(8, 1000, seed=0, dtype=torch.float32)
+    teacher = student + difference * normal(8, 1000, seed=1, dtype=torch.float32)
+    expected = reference.logit_loss(student, teacher, temperature)
+    assert logit_loss(student, teacher, temperature).item() == pytest.approx(expected, rel=0.01)
+    if (difference, temperature) != (1.0, 20.0):  # the control: elsewhere, the usual sum is all rounding
+        assert usual_kl(student, teacher, temperature) != pytest.approx(expected, rel=1.0)
+
+
+@given(st.floats(1e-8, 10), st.floats(0.01, 1e4), st.integers(2, 300), seeds)
+def test_float32_losses_are_never_negative(difference, temperature, classes, seed):
+    student = normal(1, classes, seed=seed, dtype=torch.float32)
+    teacher = student + difference * normal(1, classes, seed=seed + 1, dtype=torch.float32)
+    assert logit_loss(student, teacher, temperature) >= 0
+    assert logit_loss(student, student.clone(), temperature) == 0
+
+
+@pytest.mark.parametrize("teacher_logit", [-80.0, -90.0, -95.0, -103.0, -120.0, -torch.inf])
+@pytest.mark.parametrize("student_logit", [-100.0, 0.0, 200.0])
+def test_what_the_teacher_all_but_excludes_may_be_likely_for_the_student(student_logit, teacher_logit):
+    """The ratio of their probabilities overflows in float32, and the teacher's underflows."""
+    student, teacher = torch.tensor([[0.0, student_logit, 1.0]]), torch.tensor([[1.0, teacher_logit, 0.0]])
+    expected = reference.logit_loss(student, teacher, 1.0)
+    assert logit_loss(student, teacher).item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
+def test_gradients_are_exact_where_the_teacher_excludes_a_class(temperature):
+    student, teacher = normal(2, 4, seed=0).requires_grad_(), normal(2, 4, seed=1)
+    teacher[:, 2] = -torch.inf
+    assert torch.autograd.gradcheck(lambda s: logit_loss(s, teacher, temperature), student)
+
+
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
 def test_gradients_are_exact(temperature):
     student = normal(2, 3, 4, seed=0).requires_grad_()
@@ -69,6 +111,7 @@ def test_gradients_are_exact(temperature):
     wide = torch.ones(3, 4, dtype=torch.bool).tril()
     assert torch.autograd.gradcheck(lambda s, e: span_loss((s, e), their, temperature, wide), (start, end))
     assert torch.autograd.gradcheck(lambda s: regression_loss(s, teacher), student)
+    assert torch.autograd.gradcheck(lambda s: regression_loss(s, teacher, mask), student)
 
 
 def test_the_gradient_hardly_depends_on_a_high_temperature():
@@ -129,6 +172,24 @@ def test_the_order_of_examples_does_not_matter(batch, seed):
 def test_regression_loss_is_the_mean_of_squares():
     student, teacher = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[0.0], [2.0], [1.0]])
     assert regression_loss(student, teacher).item() == pytest.approx((1 + 0 + 9) / 3)
+    assert regression_loss(student[:, 0], teacher[:, 0]).item() == pytest.approx((1 + 0 + 9) / 3)
+    assert regression_loss(student.T, teacher.T).item() == pytest.approx((1 + 0 + 9) / 3)
+    mask = torch.tensor([1, 1, 0])
+    assert regression_loss(student, teacher, mask).item() == pytest.approx((1 + 0) / 2)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [logit_loss, lambda s, t: span_loss((s, s), (t, t), 1.0, torch.ones(3, 4)), regression_loss],
+    ids=["logit", "span", "regression"],
+)
+def test_a_teacher_run_in_inference_mode_will_do(loss):
+    student, teacher = normal(3, 4, seed=0).requires_grad_(), normal(3, 4, seed=1)
+    with torch.inference_mode():
+        frozen = teacher * 1
+    (plain,) = torch.autograd.grad(loss(student, teacher), student)
+    (inference,) = torch.autograd.grad(loss(student, frozen), student)
+    assert torch.equal(plain, inference)
 
 
 def test_classes_excluded_with_minus_infinity_add_nothing():

@@ -117,6 +117,15 @@ def test_the_head_can_be_named():
     assert parts.logit != logit_loss(student.logits, teacher.logits)
 
 
+def test_padding_does_not_count_for_a_regression_of_each_token():
+    ours, theirs = normal(3, 4, 1, seed=0), normal(3, 4, 1, seed=1)
+    loss = DistillationLoss(0, 1, head="regression")
+    parts = loss(Outputs(ours), Outputs(theirs), mask=MASK)
+    expected = (ours - theirs).square()[MASK.bool()].mean().item()
+    assert parts.logit.item() == pytest.approx(expected, rel=1e-12)
+    assert loss(Outputs(ours), Outputs(theirs)).logit.item() != pytest.approx(expected, rel=0.01)
+
+
 def test_the_total_is_float32_or_better():
     half = normal(3, 5, seed=0, dtype=torch.bfloat16)
     parts = DistillationLoss(1, 1)(Outputs(half), Outputs(half.double()), task_loss=half.mean())

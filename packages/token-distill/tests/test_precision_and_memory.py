@@ -63,10 +63,17 @@ def stacked(student: list[Tensor], teacher: list[Tensor], mask: Tensor) -> Tenso
     return (lengths.sum(dim=(1, 2)) / mask.sum()).mean()
 
 
-def watch(loss: Callable[..., Tensor]) -> tuple[int, int, list[int]]:
+LAYOUTS: dict[str, Callable[[int], list[Tensor]]] = {  # five hidden states, each (4, 16, 32)
+    "contiguous": lambda seed: hidden(5, 4, 16, 32, seed=seed),
+    "tokens first": lambda seed: [tensor.transpose(0, 1) for tensor in hidden(5, 16, 4, 32, seed=seed)],
+    "without the first token": lambda seed: [tensor[:, 1:] for tensor in hidden(5, 4, 17, 32, seed=seed)],
+}
+
+
+def watch(loss: Callable[..., Tensor], layout: str = "contiguous") -> tuple[int, int, list[int]]:
     """Elements of the largest tensor the forward pass makes; of all it keeps; sizes in the backward pass."""
-    student = [tensor.requires_grad_() for tensor in hidden(5, 4, 16, 32, seed=0)]
-    teacher = hidden(5, 4, 16, 32, seed=1)
+    student = [tensor.requires_grad_() for tensor in LAYOUTS[layout](0)]
+    teacher = LAYOUTS[layout](1)
     mask = torch.ones(4, 16, dtype=torch.long)
     mask[0, 9:] = 0
     inputs = {tensor.untyped_storage().data_ptr() for tensor in student + teacher}
@@ -84,11 +91,12 @@ def watch(loss: Callable[..., Tensor]) -> tuple[int, int, list[int]]:
     return max(forward.sizes), sum(kept), sorted(backward.sizes, reverse=True)
 
 
-def test_token_loss_makes_and_keeps_no_copy_of_a_layer(monkeypatch):
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_token_loss_makes_and_keeps_no_copy_of_a_layer(layout, monkeypatch):
     chunk = 256
     monkeypatch.setattr(rows_module, "_CPU_CHUNK", chunk)
     layer = 4 * 16 * 32
-    largest, kept, backward = watch(token_loss)
+    largest, kept, backward = watch(token_loss, layout)
     assert largest <= chunk
     assert kept < chunk
     # One gradient for each of four layers; autograd may copy none, some or all of them into .grad.

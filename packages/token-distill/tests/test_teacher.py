@@ -142,7 +142,7 @@ def test_logits_without_a_cache_are_computed():
     assert module.calls == 2
 
 
-def test_another_teacher_is_refused(tmp_path):
+def test_other_weights_are_refused(tmp_path):
     Teacher(Counting(), cache=tmp_path).logits([0, 1, 2], None, IDS)
     Teacher(Counting(), cache=tmp_path)  # the same weights
     trained = Counting()
@@ -152,9 +152,47 @@ def test_another_teacher_is_refused(tmp_path):
         lambda: Teacher(trained, cache=tmp_path),
         lambda: Teacher(Counting(), cache=tmp_path, dtype=torch.half),
     ):
-        with pytest.raises(ValueError, match="another teacher") as error:
+        with pytest.raises(ValueError, match="other weights") as error:
             teacher()
         assert str(tmp_path) in str(error.value)
+
+
+def test_autocast_does_not_change_what_is_stored(tmp_path):
+    module = Counting()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        Teacher(module, cache=tmp_path).logits([0, 1, 2], None, IDS)
+        assert Teacher(module)(IDS).logits.dtype == torch.bfloat16  # the control
+    again = Teacher(module, cache=tmp_path)
+    assert torch.equal(again.logits([0, 1, 2], None, IDS).logits, Teacher(module)(IDS).logits)
+    assert module.calls == 3  # the cache was read
+
+
+def test_what_a_module_keeps_beside_its_weights_does_not_matter(tmp_path):
+    class WithExtraState(Counting):
+        def get_extra_state(self):
+            return {"steps": 7}
+
+        def set_extra_state(self, state):
+            raise AssertionError
+
+    module = WithExtraState()
+    first = Teacher(module, cache=tmp_path).logits([0, 1, 2], None, IDS)
+    assert torch.equal(Teacher(module, cache=tmp_path).logits([0, 1, 2], None, IDS).logits, first.logits)
+    assert module.calls == 1
+
+
+def test_ids_may_be_tensors(tmp_path):
+    module = Counting()
+    teacher = Teacher(module, cache=tmp_path)
+    first = teacher.logits(list(torch.tensor([3, 4, 5])), None, IDS).logits  # as a dataset's items have them
+    for examples in ([3, 4, 5], ["3", "4", "5"], torch.tensor([3, 4, 5])):
+        assert torch.equal(teacher.logits(examples, None, IDS).logits, first)
+    assert module.calls == 1
+
+
+def test_an_empty_batch_writes_nothing(tmp_path):
+    assert Teacher(Counting(), cache=tmp_path).logits([], None, IDS[:0]).logits.shape == (0, 3)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -123,13 +123,25 @@ def test_a_teacher_run_in_inference_mode_will_do():
         assert torch.equal(one, other)
 
 
-def test_any_memory_layout_will_do():
+@pytest.mark.parametrize("mask", [None, torch.tensor([[1, 1, 0], [1, 1, 1]])])
+@pytest.mark.parametrize(
+    "laid_out",
+    [
+        lambda tensor: tensor.transpose(0, 1).contiguous().transpose(0, 1),
+        lambda tensor: torch.cat([tensor[:, :1], tensor], dim=1)[:, 1:],
+        lambda tensor: tensor.transpose(1, 2).contiguous().transpose(1, 2),
+    ],
+    ids=["tokens first", "without the first token", "tokens last"],
+)
+def test_any_memory_layout_will_do(laid_out, mask, monkeypatch):
+    monkeypatch.setattr(rows_module, "_CPU_CHUNK", 4 * 4)  # more than one chunk, the last not full
     student, teacher = hidden(3, 2, 3, 4, seed=0), hidden(3, 2, 3, 4, seed=1)
-    turned = [tensor.transpose(0, 1).contiguous().transpose(0, 1).requires_grad_() for tensor in student]
-    straight = [tensor.requires_grad_() for tensor in student]
-    mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
-    one, other = token_loss(straight, teacher, mask), token_loss(turned, teacher, mask)
+    turned, their_turned = ([laid_out(tensor) for tensor in tensors] for tensors in (student, teacher))
+    assert not turned[1].is_contiguous()
+    for tensor in student + turned:
+        tensor.requires_grad_()
+    one, other = token_loss(student, teacher, mask), token_loss(turned, their_turned, mask)
     assert one == other
     one.backward()
     other.backward()
-    assert torch.equal(straight[1].grad, turned[1].grad)
+    assert torch.equal(student[1].grad, turned[1].grad)

@@ -19,7 +19,7 @@ Row = tuple[Tensor, ...]  # the logits of one example: one tensor, or the start'
 class LogitsCache:
     """A folder of safetensors files, one for each batch that was written, none ever changed.
 
-    Each file names the teacher it came from. One of another teacher is refused: training on the wrong logits
+    Each file names the weights it came from. One of other weights is refused: training on the wrong logits
     would go unnoticed. One that cannot be read is reported to the log and passed over: its examples are
     computed again. Several processes may write to the same folder; each sees the files that were there
     when it started.
@@ -52,7 +52,9 @@ class LogitsCache:
         return rows
 
     def write(self, rows: Mapping[str, Row]) -> None:
-        """Add a file with the logits of these examples; it appears whole or not at all."""
+        """Add a file with the logits of these examples, if any; it appears whole or not at all."""
+        if not rows:
+            return
         name = uuid.uuid4().hex
         target, temporary = self._folder / f"{name}.safetensors", self._folder / f"{name}.tmp"
         tensors = {
@@ -78,7 +80,7 @@ class LogitsCache:
             return
         if teacher != self._fingerprint:
             raise ValueError(
-                f"the cache {self._folder} holds logits of another teacher, or of this one in another dtype: "
+                f"the cache {self._folder} holds logits of other weights, or of these in another dtype: "
                 f"{path.name} names {teacher}, this is {self._fingerprint}; use another folder, or delete it"
             )
         parts = Counter(name.rpartition("/")[0] for name in names)

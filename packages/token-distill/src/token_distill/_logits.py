@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from ._checks import boolean_mask, require_finite, require_same, require_temperature
-from ._rows import Divergence, Rows, at_least_float32, mean_over_rows
+from ._rows import MEAN_SQUARE, Divergence, Rows, mean_over_rows
 
 
 def logit_loss(
@@ -21,7 +21,7 @@ def logit_loss(
         student_logits: (batch, classes), or (batch, tokens, classes); any floating point dtype.
         teacher_logits: the same shape; its dtype may differ. No gradient flows to it. A logit of -inf
             excludes a class; where the teacher's is finite, the student's must be.
-        temperature: positive; both sets of logits are divided by it.
+        temperature: positive, at most 10000; both sets of logits are divided by it.
         mask: (batch,) or (batch, tokens), 1 or True for what counts. The mean is over those; the rest is not
             looked at. Without a mask, over all.
 
@@ -29,8 +29,8 @@ def logit_loss(
         A scalar, float32 or, if the logits are, float64.
 
     Raises:
-        ValueError: shapes that differ, fewer than two classes, a temperature that is not positive,
-            nothing left by the mask, nan.
+        ValueError: shapes that differ, fewer than two classes, a temperature out of range, nothing left
+            by the mask, nan.
     """
     require_same(student_logits, teacher_logits, "logits")
     require_temperature(temperature)
@@ -81,23 +81,26 @@ def span_loss(
     return (start + end) / 2
 
 
-def regression_loss(student: Tensor, teacher: Tensor) -> Tensor:
+def regression_loss(student: Tensor, teacher: Tensor, mask: Tensor | None = None) -> Tensor:
     """Mean squared error between the outputs of two regression heads, where a KL would be zero.
 
     Args:
-        student: (batch,) or (batch, outputs); any floating point dtype.
+        student: (batch,), (batch, outputs) or (batch, tokens, outputs); any floating point dtype.
         teacher: the same shape; no gradient flows to it.
+        mask: (batch,) or (batch, tokens), as in :func:`logit_loss`.
 
     Returns:
         A scalar, float32 or, if either input is, float64.
 
     Raises:
-        ValueError: shapes that differ, nan.
+        ValueError: shapes that differ, nothing left by the mask, nan.
     """
     require_same(student, teacher, "regression outputs")
-    dtype = at_least_float32(student, teacher)
-    loss = F.mse_loss(student.to(dtype), teacher.detach().to(dtype))
-    require_finite(loss, student, teacher, "regression outputs")
+    if student.ndim < 2:
+        student, teacher = student.reshape(-1, 1), teacher.reshape(-1, 1)
+    rows = Rows.kept(mask, student, "regression outputs")
+    loss = mean_over_rows(student, teacher, rows, MEAN_SQUARE)
+    require_finite(loss, student, teacher, "regression outputs", mask)
     return loss
 
 
@@ -119,12 +122,19 @@ def _kl(temperature: float) -> Divergence:
 
 
 def _kl_value(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """T² KL(teacher ‖ student) of each row; a class without probability for the teacher adds nothing."""
+    """T² KL(teacher ‖ student) of each row, as a sum of p (q/p − 1 − log q/p) over the classes.
+
+    p are the teacher's probabilities, q the student's. Because both sum to 1, that is the sum of −p log q/p,
+    but no term is negative. Where p and q are alike, the terms of the usual sum nearly cancel, and T² scales
+    up what float32 rounds away.
+    """
     ours = F.log_softmax(student / temperature, dim=-1)
     theirs = F.log_softmax(teacher / temperature, dim=-1)
-    share = theirs.exp()
-    terms = (theirs - ours).mul_(share).masked_fill_(share == 0, 0.0)  # -inf − -inf is nan
-    return terms.sum(dim=-1).mul_(temperature**2)
+    share = theirs.exp()  # p
+    gap = (ours - theirs).masked_fill_(share == 0, 1.0)  # log q/p; with p = 0, any number that is "far"
+    near = torch.expm1(gap).sub_(gap).clamp_(min=0).mul_(share)  # expm1 may be off by a rounding
+    far = ours.exp_().sub_((1 + gap).mul_(share))  # q − p (1 + log q/p): q/p alone may overflow
+    return torch.where(gap < 1, near, far).sum(dim=-1).mul_(temperature**2)
 
 
 def _kl_gradient(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:

@@ -146,10 +146,11 @@ class DistillationLoss:
                 f"head {head!r} cannot compare logits of types {type(student).__name__} and "
                 f"{type(teacher).__name__}; a span is a pair of tensors, everything else one tensor"
             )
+        if mask is not None and student.ndim != mask.ndim + 1:
+            mask = None  # the logits are those of whole examples
         if head == "regression":
-            return regression_loss(student, teacher)
-        per_token = mask is not None and student.ndim == mask.ndim + 1
-        return logit_loss(student, teacher, self.temperature, mask if per_token else None)
+            return regression_loss(student, teacher, mask)
+        return logit_loss(student, teacher, self.temperature, mask)
 
 
 def _head_of(logits: Logits) -> Head:
@@ -160,6 +161,10 @@ def _head_of(logits: Logits) -> Head:
 
 def _usable_task_loss(loss: Tensor) -> Tensor:
     """The task loss in float32 or better; refuses one that is not a finite scalar."""
+    if not isinstance(loss, Tensor):
+        raise ValueError(
+            f"task_loss is {loss!r}; it must be a tensor, as the student's loss function returns it"
+        )
     if loss.numel() != 1 or not torch.isfinite(loss):
         what = loss.item() if loss.numel() == 1 else f"of shape {tuple(loss.shape)}"
         raise ValueError(f"task_loss is {what}; it must be one finite number")

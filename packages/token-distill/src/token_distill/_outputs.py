@@ -29,7 +29,7 @@ class Outputs:
         The names are ``logits``, or ``start_logits`` and ``end_logits``, and ``hidden_states``.
 
         Raises:
-            TypeError: none of these is there.
+            TypeError: none of these is there, or one half of a span.
         """
         if isinstance(output, cls):
             return output
@@ -39,8 +39,14 @@ class Outputs:
             output.get if isinstance(output, Mapping) else lambda name: getattr(output, name, None)
         )
         logits, hidden_states = get("logits"), get("hidden_states")
-        if get("start_logits") is not None:
-            logits = (get("start_logits"), get("end_logits"))
+        start, end = get("start_logits"), get("end_logits")
+        if (start is None) != (end is None):
+            there, missing = ("end", "start") if start is None else ("start", "end")
+            raise TypeError(
+                f"{type(output).__name__} has {there}_logits, no {missing}_logits; a span needs both"
+            )
+        if start is not None:
+            logits = (start, end)
         if logits is None and hidden_states is None:
             raise TypeError(
                 f"{type(output).__name__} has no logits, no hidden_states; return a tensor or Outputs(...)"

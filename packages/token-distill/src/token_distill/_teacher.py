@@ -25,10 +25,11 @@ class Teacher:
         dtype: floating point dtype to run in; parameters and floating point inputs are cast, autocast is
             ignored.
         device: where to run; inputs are moved there, outputs back to where the inputs were.
-        cache: a folder for :meth:`logits`, made if need be. It belongs to these weights in this dtype.
+        cache: a folder for :meth:`logits`, made if need be. It belongs to these weights in this dtype, so
+            with a cache, too, autocast is ignored.
 
     Raises:
-        ValueError: a dtype that is not floating point; a cache that another teacher wrote.
+        ValueError: a dtype that is not floating point; a cache written with other weights.
     """
 
     def __init__(
@@ -52,7 +53,8 @@ class Teacher:
         """The module's outputs for these inputs, detached, in the teacher's dtype."""
         home = _device((args, kwargs))
         device = self._device or home
-        precision = torch.autocast(device.type, enabled=False) if self._dtype else nullcontext()
+        fixed = self._dtype is not None or self._cache is not None
+        precision = torch.autocast(device.type, enabled=False) if fixed else nullcontext()
         self.module.eval()  # a training loop may have called train() on a parent
         with torch.no_grad(), precision:
             outputs = Outputs.of(self.module(*self._brought(args), **self._brought(kwargs)))
@@ -70,8 +72,8 @@ class Teacher:
         Meant for classifiers and spans; each token's logits over a vocabulary would fill the disk.
 
         Args:
-            examples: an id for each example of the batch, which stands for its inputs in all epochs. 7
-                and "7" are the same.
+            examples: an id for each example of the batch, which stands for its inputs in all epochs: those
+                are not looked at when the logits are read. 7 and "7" are the same.
             mask: (batch, tokens), as the losses take it, if there are logits for each token: only those
                 that count are stored, so that an example may be padded otherwise next time; padding then
                 has logits 0.
@@ -79,10 +81,10 @@ class Teacher:
             kwargs: passed to the module.
 
         Raises:
-            ValueError: the number of ids is not the batch size, or a stored example had another number of
-                tokens.
+            ValueError: the number of ids is not that of the mask's examples or of the logits computed, or a
+                stored example had another number of tokens.
         """
-        keys = [str(example) for example in (examples.tolist() if isinstance(examples, Tensor) else examples)]
+        keys = [str(example.item() if isinstance(example, Tensor) else example) for example in examples]
         kept = None
         if mask is not None:
             kept = boolean_mask(mask, mask.shape, "cached logits").cpu()  # (batch, tokens)
@@ -181,6 +183,8 @@ def _fingerprint(module: nn.Module) -> str:
     """A digest of all weights: names, dtypes, shapes and values. A second for 110M parameters."""
     digest = hashlib.sha256()
     for name, tensor in module.state_dict().items():
+        if not isinstance(tensor, Tensor):  # a module's extra state may be any object
+            continue
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ._checks import require_finite, require_same
-from ._rows import Divergence, Rows, mean_over_rows
+from ._rows import MEAN_SQUARE, Divergence, Rows, mean_over_rows
 
 Distance = Literal["euclidean", "mse", "cosine"]
 
@@ -78,6 +78,10 @@ def _chosen(layers: Sequence[int] | None, count: int) -> list[int]:
         )
     if layers is None:
         return list(range(count))
+    if any(isinstance(layer, bool) or getattr(layer, "dtype", None) == torch.bool for layer in layers):
+        raise ValueError(
+            f"layers is {list(layers)}; give the numbers of the layers that are left, not yes or no"
+        )
     chosen = [index(layer) for layer in layers]
     if not chosen:
         raise ValueError("layers is empty: every layer is pruned away; give the token loss no weight")
@@ -100,14 +104,6 @@ def _euclidean_gradient(student: Tensor, teacher: Tensor) -> Tensor:
     difference = student - teacher
     length = torch.linalg.vector_norm(difference, dim=-1, keepdim=True)
     return difference.div_(length.masked_fill_(length == 0, 1.0))  # 0 / 1 where student equals teacher
-
-
-def _mse(student: Tensor, teacher: Tensor) -> Tensor:
-    return (student - teacher).square_().mean(dim=-1)
-
-
-def _mse_gradient(student: Tensor, teacher: Tensor) -> Tensor:
-    return (student - teacher).mul_(2 / student.shape[-1])
 
 
 def _cosine(student: Tensor, teacher: Tensor) -> Tensor:
@@ -133,6 +129,6 @@ def _directions(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor, Tenso
 
 _DISTANCES: dict[str, Divergence] = {
     "euclidean": Divergence(_euclidean, _euclidean_gradient),
-    "mse": Divergence(_mse, _mse_gradient),
+    "mse": MEAN_SQUARE,
     "cosine": Divergence(_cosine, _cosine_gradient),
 }
