@@ -127,7 +127,7 @@ def test_what_stays_is_shared_and_the_model_is_not_changed(name: str) -> None:
     assert shrunk.get_output_embeddings().weight is embeddings
     copied = {key for key, parameter in shrunk.named_parameters() if parameter.data_ptr() not in shared}
     changed = r"\.(query|key|value|dense|c_attn|c_fc|c_proj)\.(weight|bias)$"
-    assert all(re.search(changed, key) for key in copied)
+    assert all(re.search(changed, key) for key in copied - {"cls.predictions.bias"})  # tied, so made anew
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert not any(parameter.is_meta for parameter in shrunk.parameters())
     assert not any(buffer.is_meta for buffer in shrunk.buffers())

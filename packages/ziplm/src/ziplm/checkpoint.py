@@ -12,7 +12,7 @@ import transformers
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ziplm.errors import BadCheckpoint, one_line
-from ziplm.models import zip_class
+from ziplm.models import AUTO_CLASSES, zip_class
 
 
 def save(
@@ -124,13 +124,15 @@ def _check_shapes(folder: Path, model_class: type[PreTrainedModel], config: PreT
     """Raise unless the files hold what the config promises; the model made for this has no memory."""
     with torch.device("meta"):
         model = model_class(config)
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     found = read_shapes(folder)
+    tied = set(model.all_tied_weights_keys or {})
     prefix = f"{model.base_model_prefix}."
-    for name, shape in found.items():
-        wanted = expected.get(name) or expected.get(prefix + name) or expected.get(name.removeprefix(prefix))
-        if wanted is not None and wanted != shape:
+    for name, tensor in model.state_dict().items():
+        shape = found.get(name) or found.get(name.removeprefix(prefix)) or found.get(prefix + name)
+        if shape is None and model_class in AUTO_CLASSES and name not in tied:  # ours hold all they need
+            raise BadCheckpoint(f"{folder} has no {name}", "save the checkpoint again")
+        if shape is not None and shape != tuple(tensor.shape):
             raise BadCheckpoint(
-                f"{name} in {folder} has shape {shape}, but its config says {wanted}",
+                f"{name} in {folder} has shape {shape}, but its config says {tuple(tensor.shape)}",
                 "save the checkpoint again",
             )
