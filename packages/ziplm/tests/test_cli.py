@@ -87,7 +87,12 @@ def test_benchmark_of_a_checkpoint_with_itself(checkpoints: Path) -> None:
         (["benchmark", "./a"], 2, "Missing argument"),
         (["benchmark", "{dense}", "{small}", "--sequence-length", "65"], 2, "takes up to 64 tokens"),
         (["benchmark", "{dense}", "{small}", "--batch-size", "0"], 2, "is not in the range"),
-        (["benchmark", "{dense}", "{small}", "--sequence-length", "8", "--device", "cuda:9"], 2, "device"),
+        (
+            ["benchmark", "{dense}", "{small}", "--sequence-length", "8", "--device", "cuda:9"],
+            2,
+            "no cuda device",
+        ),
+        (["benchmark", "{dense}", "{small}", "--device", "abacus"], 2, "'abacus' is no device"),
     ],
 )
 def test_errors_are_one_line_with_a_code(

@@ -8,7 +8,7 @@ import torch
 from latency_profiler import Comparison, CompileEngine, EagerEngine, Environment, compare
 from transformers import PreTrainedModel
 
-from ziplm.errors import UsageError
+from ziplm.errors import UsageError, one_line
 
 ENGINES = {"eager": EagerEngine, "compile": CompileEngine}
 
@@ -26,7 +26,11 @@ class Setting:
     clock: Literal["wall", "cpu"] = "wall"
 
     def environment(self, attention: str | None) -> Environment:
-        """What will stand beside the figures."""
+        """What will stand beside the figures; raises UsageError or OptionError if there is no such device."""
+        try:
+            torch.device(self.device)
+        except RuntimeError as error:
+            raise UsageError(f"{self.device!r} is no device: {one_line(error)}", "use cpu or cuda") from None
         return Environment.current(
             self.device,
             self.dtype,

@@ -49,6 +49,7 @@ def benchmark(
     timed is a forward pass of the whole model on full-length random tokens.
     """
     setting = Setting(batch_size, sequence_length, threads, device, DTYPES[dtype], engine, clock)  # type: ignore[arg-type]
+    environment = setting.environment(attention)  # fails before anything is loaded
     options = {"attn_implementation": attention} if attention else {}
     models = {path: load(path, **options) for path in dict.fromkeys((dense, *others))}
     if len(models) < 1 + len(others):
@@ -78,4 +79,4 @@ def benchmark(
         )
     console.print(table)
     console.print(f"{len(result.samples)} rounds, stopped by {result.stopped}", markup=False)
-    console.print(str(setting.environment(attention)), markup=False, soft_wrap=True)
+    console.print(str(environment), markup=False, soft_wrap=True)
