@@ -100,7 +100,7 @@ def check_wheels(session: nox.Session, wheels: list[str], readmes: list[str], gr
 def bench(session: nox.Session) -> None:
     """Run benchmarks: ``nox -s bench`` for all, ``nox -s bench -- obs --help`` for one."""
     install_bench(session)
-    known = ["obs", "profiler", "spdy", "distill"]
+    known = ["obs", "profiler", "spdy", "distill", "surgery"]
     chosen, options = session.posargs[:1], session.posargs[1:]
     if unknown := [name for name in chosen if name not in known]:
         session.error(f"no benchmark {unknown[0]!r}; there are: {', '.join(known)}")
