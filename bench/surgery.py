@@ -1,4 +1,4 @@
-"""ziplm: a real model shrunk by hand to half of everything: it reloads, and is as much faster as predicted."""
+"""ziplm: a real model shrunk by hand to half of everything: it reloads, and is as fast as predicted."""
 
 import argparse
 import tempfile
