@@ -60,6 +60,10 @@ BAD = {
         lambda: logit_loss(with_value(EXCLUDED, -torch.inf), EXCLUDED),
         "1 of the student's 12",
     ),
+    "excluded by the student, all but excluded by the teacher": (
+        lambda: logit_loss(with_value(LOGITS, -torch.inf), with_value(LOGITS, -1e4)),
+        "1 of the student's 12",
+    ),
     "every class excluded": (
         lambda: logit_loss(LOGITS, torch.full_like(LOGITS, -torch.inf)),
         "12 of the teacher's 12",
