@@ -22,11 +22,14 @@ from ._checks import boolean_mask
 _CPU_CHUNK, _OTHER_CHUNK = 2**17, 2**22
 
 
-class Divergence(NamedTuple):
-    """How far student rows (n, width) are from teacher rows (n, width), and its slope for the student."""
+Block = tuple[int | slice, ...]  # an index of the first dimensions
 
-    value: Callable[[Tensor, Tensor], Tensor]  # -> (n,)
-    gradient: Callable[[Tensor, Tensor], Tensor]  # -> (n, width), a new tensor
+
+class Divergence(NamedTuple):
+    """How far student rows (..., width) are from the teacher's, and its slope for the student."""
+
+    value: Callable[[Tensor, Tensor], Tensor]  # -> (...)
+    gradient: Callable[[Tensor, Tensor], Tensor]  # -> (..., width), a new tensor
 
 
 def _square(student: Tensor, teacher: Tensor) -> Tensor:
@@ -42,9 +45,13 @@ MEAN_SQUARE = Divergence(_square, _square_gradient)
 
 @dataclass(frozen=True)
 class Rows:
-    """Which rows count, in chunks: slices when all of them do, indices when some do not."""
+    """Which rows of (..., width) count, in chunks: blocks when all of them do, row numbers when some do not.
 
-    chunks: list[slice] | list[Tensor]
+    A block is a view in any memory layout. Rows in one run from the first to the last would not be, after a
+    transpose or a slice, and reshape would copy the whole tensor.
+    """
+
+    chunks: list[Block] | list[Tensor]
     count: int
 
     @classmethod
@@ -61,7 +68,17 @@ class Rows:
                 )
             if len(indices) < total:
                 return cls(list(torch.split(indices.to(like.device), size)), len(indices))
-        return cls([slice(start, min(start + size, total)) for start in range(0, total, size)], total)
+        return cls(_blocks(leading, size), total)
+
+
+def _blocks(leading: list[int], size: int) -> list[Block]:
+    """Blocks of at most `size` rows, or of one, that together cover a tensor (*leading, width)."""
+    first, *others = leading
+    inner = math.prod(others)
+    if inner > size:
+        return [(i, *block) for i in range(first) for block in _blocks(others, size)]
+    step = size // inner
+    return [(slice(i, i + step),) for i in range(0, first, step)]
 
 
 def mean_over_rows(student: Tensor, teacher: Tensor, rows: Rows, divergence: Divergence) -> Tensor:
@@ -94,30 +111,29 @@ class _MeanOverRows(torch.autograd.Function):
         teacher = saved[0] if saved else ctx.teacher
         dtype = _at_least_float32(student, teacher)
         scale = grad_output / ctx.rows.count
-        *leading, width = student.shape
-        total = math.prod(leading)
-        make = student.new_empty if ctx.rows.count == total else student.new_zeros
-        gradient = make((total, width))
+        width = student.shape[-1]
+        whole = ctx.rows.count * width == student.numel()
+        gradient = (torch.empty_like if whole else torch.zeros_like)(
+            student, memory_format=torch.contiguous_format
+        )
         for chunk in ctx.rows.chunks:
             slope = ctx.divergence.gradient(_take(student, chunk, dtype), _take(teacher, chunk, dtype))
             part = slope.mul_(scale).to(student.dtype)
-            if isinstance(chunk, slice):
-                gradient[chunk] = part
+            if isinstance(chunk, Tensor):
+                gradient.view(-1, width).index_copy_(0, chunk, part)
             else:
-                gradient.index_copy_(0, chunk, part)
-        return gradient.view(student.shape), None, None, None
+                gradient[chunk] = part
+        return gradient, None, None, None
 
 
-def _take(tensor: Tensor, chunk: slice | Tensor, dtype: torch.dtype) -> Tensor:
-    """The rows of a chunk, (n, width), of a tensor (..., width) in any memory layout."""
+def _take(tensor: Tensor, chunk: Block | Tensor, dtype: torch.dtype) -> Tensor:
+    """The rows of a chunk, (..., width), in the dtype that the loss is computed in."""
+    if not isinstance(chunk, Tensor):
+        return tensor[chunk].to(dtype)
     *leading, width = tensor.shape
-    if not tensor.is_contiguous():  # reshape would copy all of it
-        if isinstance(chunk, slice):
-            chunk = torch.arange(chunk.start, chunk.stop, device=tensor.device)
-        return tensor[torch.unravel_index(chunk, leading)].to(dtype)
-    rows = tensor.view(-1, width)
-    # index_select: half the time of rows[chunk] for rows of 768
-    return (rows[chunk] if isinstance(chunk, slice) else rows.index_select(0, chunk)).to(dtype)
+    if tensor.is_contiguous():  # a fifth of the time that other indexing takes
+        return tensor.view(-1, width).index_select(0, chunk).to(dtype)
+    return tensor[torch.unravel_index(chunk, leading)].to(dtype)
 
 
 def _at_least_float32(student: Tensor, teacher: Tensor) -> torch.dtype:
