@@ -36,10 +36,9 @@ def gemm_rate() -> float:
 def operations(r: int, d: int) -> float:
     """Floating point operations of `prune` for single columns, products only.
 
-    Check of definiteness and inverse 4/3 d³, rows of A for the candidates 1.25 d³/3, rows of G 1.25 r d²,
-    weights r d²; errors of all levels d³/3 + r d².
+    Definiteness and inverse 4/3 d³, rows of A d³/3, rows of G r d², weights r d²; errors d³/3 + r d².
     """
-    return (4 / 3 + 1.25 / 3 + 1 / 3) * d**3 + (1.25 + 2) * r * d**2
+    return 2 * d**3 + 3 * r * d**2
 
 
 def ffn_speed(rows: int, columns: int) -> None:

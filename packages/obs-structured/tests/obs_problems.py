@@ -55,14 +55,18 @@ def random_problem(
     centred: bool = False,
     flaw: str = "none",
 ) -> Problem:
-    """Correlated inputs with a mean; `flaw` adds dead, constant or duplicate groups of columns."""
+    """Correlated inputs with a mean; `flaw` adds dead, constant or duplicate groups of columns.
+
+    Columns are of very different size, but for the flaw "even": then many removals cost almost the same.
+    """
     generator = torch.Generator().manual_seed(seed)
     d = groups * group_size
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    inputs = normal(samples, d) @ (normal(d, d) / d**0.5) * normal(d).exp() + normal(d)
+    sizes = torch.ones(d, dtype=torch.float64) if flaw == "even" else normal(d).exp()
+    inputs = normal(samples, d) @ (normal(d, d) / d**0.5) * sizes + (flaw != "even") * normal(d)
     blocks = inputs.view(samples, groups, group_size)  # a view
     if flaw == "dead":
         blocks[:, 1::3] = 0
@@ -82,7 +86,7 @@ def problems(**fixed: object) -> st.SearchStrategy[Problem]:
         "group_size": st.sampled_from([1, 1, 2, 3, 5]),
         "samples": st.integers(2, 80),  # often fewer than columns: a Hessian of low rank
         "centred": st.booleans(),
-        "flaw": st.sampled_from(["none", "none", "dead", "constant", "duplicate"]),
+        "flaw": st.sampled_from(["none", "even", "dead", "constant", "duplicate"]),
     }
     return st.builds(random_problem, **(choices | {name: st.just(value) for name, value in fixed.items()}))
 

@@ -7,13 +7,13 @@ A_SS = R Rᵀ turns, with l = R⁻¹ A_S, u = R⁻¹ W_Sᵀ and v = R⁻¹ G_S �
 
 Algorithm 1 does this to all of A and W for every group, at the speed of memory. This differs in four ways:
 
-1. Candidates. For some 96 columns at a time, only the rows of A and G of the cheapest groups are brought up
-   to date. The next removals are chosen among these, on matrices small enough to stay in cache.
-2. Verification. The rows l and v of the removals chosen are then completed for all columns by triangular
-   solves. They yield the cost of every other group at every step: where one of those was cheaper than the one
-   chosen, the block is cut short there. So the choice is exact; only the speed depends on the candidates.
+1. Candidates. For some 96 columns at a time, A and G are brought up to date for the cheapest groups among
+   themselves. The next removals are chosen there, on matrices small enough to stay in cache.
+2. Verification. The rows l and v of the removals chosen are then completed for all columns. They yield the
+   cost of every other group at every step: where one of those was cheaper than the one chosen, the block is
+   cut short there. So the choice is exact; only the speed depends on the candidates.
 3. A is never rewritten: its current rows are those of A − KᵀK with K the rows l so far, one product per block
-   for the candidates. W, which has fewer rows, is updated once per block.
+   for the rows removed. W, which has fewer rows, is updated once per block.
 4. Columns move: groups removed go to the end, the first one last, and what is left really shrinks.
 
 In that arrangement K is lower triangular and K A⁻¹ Kᵀ = I: it is the inverse of the Cholesky factor of the
@@ -26,9 +26,9 @@ from typing import NamedTuple
 
 import torch
 
-# Columns removed per block, and how many times as many candidates.
+# Columns removed per block; candidates among which they are chosen, as a multiple and some more.
 BLOCK_COLUMNS = 96
-SURPLUS = 1.25
+SURPLUS, SPARE_COLUMNS = 1.4, 8
 
 PROHIBITIVE = 1e300  # what is gone gets A = 1 and this G, and so a cost that nothing else has
 
@@ -70,36 +70,36 @@ def eliminate(
     Kt = torch.zeros_like(inverse)  # (d, d): Kᵀ, filled from the right
     A_diagonal = diagonal_blocks(inverse, g).clone()  # (n, g, g), kept current for all groups
     block = max(1, BLOCK_COLUMNS // g)
-    surplus = min(n, round(SURPLUS * block) + max(1, 8 // g))
-    buffers = inverse.new_empty(3, surplus * g * d)  # fresh memory costs page faults, so it is taken once
+    surplus = round(SURPLUS * block) + max(1, SPARE_COLUMNS // g)
+    buffers = inverse.new_empty(3, min(block, n) * g * d)  # fresh memory costs page faults: it is taken once
 
     while n:
-        m = n * g
+        m, b = n * g, min(block, n)
         G_diagonal = gram_blocks(Wt[:m], g)  # (n, g, g)
-        candidates = (
-            removal_costs(A_diagonal, G_diagonal).topk(min(surplus, n), largest=False).indices
-        )  # (c,)
+        costs = removal_costs(A_diagonal, G_diagonal)  # (n,)
+        candidates = costs.topk(min(surplus, n), largest=False).indices  # (c,)
         rows = _columns_of(candidates, g)  # (c g,) positions
-        whole, A_rows, G_rows = (
-            buffer[: len(rows) * width].view(len(rows), width)
+        K_rows, W_rows = Kt[rows, m:], Wt[rows]  # (c g, removed columns), (c g, r)
+        A_small = inverse[columns[rows]].index_select(1, columns[rows]).addmm_(K_rows, K_rows.mT, alpha=-1)
+        choice = _choose(A_small, W_rows @ W_rows.mT, b, g)
+        T, S = choice.l.triu(), _upper_blocks(choice.v, g)  # (b g, b g): zeros in theory are made so
+        T_inverse = torch.linalg.solve_triangular(T, _identity(len(T), T), upper=True)
+
+        pivots = rows[choice.pivots]  # (b g,) positions
+        whole, A_pivots, G_pivots = (
+            buffer[: b * g * width].view(b * g, width)
             for buffer, width in zip(buffers, (d, m, m), strict=True)
         )
-        torch.index_select(inverse, 0, columns[rows], out=whole)
-        torch.index_select(whole, 1, columns[:m], out=A_rows)  # (c g, m)
-        A_rows.addmm_(Kt[rows, m:], Kt[:m, m:].mT, alpha=-1)
-        torch.mm(Wt[rows], Wt[:m].mT, out=G_rows)  # (c g, m)
-
-        A_small, G_small = (half.index_select(1, rows) for half in (A_rows, G_rows))  # (c g, c g) each
-        choice = _choose(A_small, G_small, min(block, n), g)
-        T, S = choice.l.triu(), choice.v.triu()  # (b g, b g): what is zero in theory is made so
-        T_inverse = torch.linalg.solve_triangular(T, _identity(len(T), T), upper=True)
-        L = T_inverse.mT @ A_rows[choice.pivots]  # (b g, m)
-        b = len(choice.picks)
+        torch.index_select(inverse, 0, columns[pivots], out=whole)
+        torch.index_select(whole, 1, columns[:m], out=A_pivots)  # (b g, m)
+        A_pivots.addmm_(K_rows[choice.pivots], Kt[:m, m:].mT, alpha=-1)
+        L = T_inverse.mT @ A_pivots  # (b g, m)
         if len(candidates) < n:
-            V = T_inverse.mT @ G_rows[choice.pivots].addmm_(S.mT, L, alpha=-1)  # (b g, m)
+            torch.mm(Wt[pivots], Wt[:m].mT, out=G_pivots)  # (b g, m)
+            V = T_inverse.mT @ G_pivots.addmm_(S.mT, L, alpha=-1)  # (b g, m)
             b = _verified_steps(A_diagonal, G_diagonal, L, V, choice.costs, candidates)
-        chosen, T, L = candidates[choice.picks[:b]], T[: b * g, : b * g], L[: b * g]
-        pivots = _columns_of(chosen, g)  # (b g,) positions
+        chosen, pivots = candidates[choice.picks[:b]], pivots[: b * g]
+        T, L = T[: b * g, : b * g], L[: b * g]
         U = T_inverse[: b * g, : b * g].mT @ Wt[pivots]  # (b g, r)
         L[:, pivots] = T
         Wt[:m].addmm_(L.mT, U, alpha=-1)
@@ -278,6 +278,13 @@ def _moves(chosen: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tensor]:
     source[n - b :] = chosen.flip(0)
     target = torch.cat([holes, torch.arange(n - b, n, device=chosen.device)])
     return source[target], target
+
+
+def _upper_blocks(matrix: torch.Tensor, g: int) -> torch.Tensor:
+    """A square matrix without its blocks (g, g) below the diagonal ones."""
+    n = len(matrix) // g
+    kept = torch.ones(n, n, dtype=torch.bool, device=matrix.device).triu()
+    return matrix * kept.repeat_interleave(g, 0).repeat_interleave(g, 1)
 
 
 def _identity(size: int, like: torch.Tensor) -> torch.Tensor:
