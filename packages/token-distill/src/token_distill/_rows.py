@@ -21,7 +21,6 @@ from ._checks import boolean_mask
 # much takes more memory and is no faster. An accelerator is better served by fewer and larger kernels.
 _CPU_CHUNK, _OTHER_CHUNK = 2**17, 2**22
 
-
 Block = tuple[int | slice, ...]  # an index of the first dimensions
 
 
@@ -113,9 +112,8 @@ class _MeanOverRows(torch.autograd.Function):
         scale = grad_output / ctx.rows.count
         width = student.shape[-1]
         whole = ctx.rows.count * width == student.numel()
-        gradient = (torch.empty_like if whole else torch.zeros_like)(
-            student, memory_format=torch.contiguous_format
-        )
+        make = torch.empty_like if whole else torch.zeros_like
+        gradient = make(student, memory_format=torch.contiguous_format)
         for chunk in ctx.rows.chunks:
             slope = ctx.divergence.gradient(_take(student, chunk, dtype), _take(teacher, chunk, dtype))
             part = slope.mul_(scale).to(student.dtype)
