@@ -83,6 +83,9 @@ def test_a_search_result_can_be_given_and_other_budgets_are_kept():
         ({"rounds": 0}, "rounds must be at least 1; got 0"),
         ({"cost": "bytes"}, "cost must name the measured one of cost; got 'bytes'"),
         ({"measure": lambda levels: math.nan}, "a measurement must be a finite number; got nan"),
+        ({"measure": lambda levels: None}, "measure must return one number; got NoneType"),
+        ({"target": math.nan}, "target must be a finite number; got nan"),
+        ({"tolerance": -0.1}, "tolerance must be at least 0 and below 1; got -0.1"),
         ({"result": [0]}, "each of 2 modules"),
     ],
 )
@@ -93,5 +96,41 @@ def test_bad_arguments_are_named(arguments, message):
 
 
 def test_a_target_out_of_reach_says_by_what():
-    with pytest.raises(InfeasibleBudget, match=r"target 3 cannot be reached: levels that cost 4 .* at 9"):
+    with pytest.raises(
+        InfeasibleBudget, match=r"target 3 cannot be reached: the cheapest levels, which cost 2, .* at 9$"
+    ) as caught:
         fit_budget(Problem([[2, 1]] * 2, [[0, 1]] * 2, 4), [0, 0], lambda levels: 9.0, 3.0)
+    assert (caught.value.smallest, caught.value.budget) == (9.0, 3.0)
+
+
+def test_a_target_that_only_the_estimate_calls_out_of_reach_is_tried():
+    # The first round leaves 10 + 10 - 20 for levels that cost 2 at least, but these measure 4.
+    problem = Problem([[5, 3, 1]] * 2, [[0, 1, 2]] * 2, 10)
+    fit = fit_budget(problem, [0, 0], lambda levels: 2 * problem.cost(levels), 10)
+    assert fit.measured <= 10
+    two = Problem({"a": [[5, 3, 1]] * 2, "b": [[0, 0, 1]] * 2}, [[0, 1, 2]] * 2, {"a": 10, "b": 1})
+    fit = fit_budget(two, [0, 0], lambda levels: 2 * two.cost(levels)["a"], 10, cost="a", rounds=1)
+    assert sorted(fit.levels.tolist()) == [1, 2]  # the cheapest that the other budget allows
+    assert fit.measured == 8
+
+
+def test_over_target_by_a_rounding_error_is_corrected_all_the_same():
+    problem = Problem([[1e9, 1.0]], [[0, 1]], 1e9)
+    assert fit_budget(
+        problem, [0], lambda levels: problem.cost(levels) / 1e9 + 1e-9, 1.0
+    ).levels.tolist() == [1]
+
+
+@pytest.mark.parametrize("factor", [0.85, 1.15])
+def test_a_noisy_measurement_ends_near_the_target(factor):
+    problem = latency_problem(16, 2.5, seed=0)
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        fit = fit_budget(
+            problem,
+            solve(problem),
+            lambda x: factor * problem.cost(x) * (1 + 0.005 * rng.uniform(-1, 1)),
+            problem.budget,
+        )
+        assert factor * problem.cost(fit.levels) == pytest.approx(problem.budget, rel=0.02)
+    assert abs(factor - 1) > 0.02  # so that without correction the target is missed

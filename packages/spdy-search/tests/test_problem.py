@@ -27,6 +27,11 @@ PRIORS = [[0.0, 2.0], [0.0, 1.0, 6.0]]
         ({"a": [[1, 2]]}, [[1, 2]], {"b": 1}, "costs are ['a'], budgets are ['b']"),
         ({"a": [[1, 2]]}, [[1, 2]], 1, "both be plain or both be dictionaries"),
         ({}, [[1, 2]], {}, "every cost needs one budget"),
+        ({1: [[1]], "a": [[1]]}, [[1]], {1: 1}, "costs are [1, 'a'], budgets are [1]"),
+        ([[10**400, 1]], [[1, 1]], 1, "not a row of numbers that a float can hold"),
+        ([[1, 1]], [[1, 1]], 10**400, "budget 'cost' must be a number that a float can hold"),
+        ([np.full((3, 3), "a")], [[1]], 1, "not a row of numbers"),
+        (np.ones((1, 2), dtype=complex), [[1, 1]], 1, "not a row of numbers"),
     ],
 )
 def test_bad_input_is_named(costs, priors, budget, message):

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from scipy.optimize import milp
 from spdy_problems import brute_force, highs_optimum, latency_problem, random_rows, small_problems
 from spdy_search import InfeasibleBudget, Problem, solve, solve_batch
+from spdy_search._relax import EDGE, relax
 
 
 @settings(max_examples=500)
@@ -117,6 +118,27 @@ def test_only_the_ratios_of_weights_matter():
     weights = np.random.default_rng(0).random(24)
     assert np.array_equal(solve(problem, weights), solve(problem, 1e-200 * weights))
     assert np.array_equal(solve_batch(problem, weights[None]), solve_batch(problem, 1e200 * weights[None]))
+
+
+@pytest.mark.parametrize("width", [1e12, 1e29])
+def test_wide_priors_without_weight_do_not_hide_the_others(width):
+    costs, priors = [[1, 0], [3, 1], [3, 2]], [[0, width], [0, 1], [0, 2]]
+    for problem in (
+        Problem(costs, priors, 5),
+        Problem({"a": costs, "b": costs}, priors, {"a": 5, "b": 5}),
+    ):
+        for levels in (solve(problem, [0, 1, 1]), *solve_batch(problem, [[0, 1, 1]])):
+            assert levels[1:].tolist() == [1, 0]
+
+
+def test_many_equal_steps_do_not_add_up_to_more_than_the_limit():
+    # In float32 the sum of 10,000 steps is off by 5e-6.
+    rng = np.random.default_rng(0)
+    for cost in rng.random(4):
+        rows, priors = np.tile([cost, 0.0], (10_000, 1)), np.outer(rng.random(10_000), [0.0, 1.0])
+        problem = Problem(rows, priors, 10_000 * cost * rng.uniform(0.3, 0.99))
+        spent = relax(problem.ladder, np.ones((1, 10_000)), limit=1 - EDGE).spent
+        assert 1 - 1e-3 < spent[0] <= 1
 
 
 @pytest.mark.parametrize("budget", [12.0, 1e9])

@@ -119,15 +119,16 @@ class Archive:
         key = tuple(levels.tolist())
         evaluation = self._stored.get(key)
         if evaluation is None:
-            value = float(self._loss(levels.copy()))
+            value = _returned("loss", self._loss(levels.copy()))
             seconds = time.perf_counter() - self._began
-            evaluation = Evaluation(key, value if math.isfinite(value) else math.inf, seconds)
-            self._stored[key] = evaluation
-            self._write()
+            evaluation = Evaluation(key, value, seconds)
         self._known[key] = evaluation
         self.history.append(evaluation)
         if self.best is None or evaluation.loss < self.best.loss:
             self.best = evaluation
+        if key not in self._stored:
+            self._stored[key] = evaluation
+            self._write()
         if self._callback is not None:
             progress = Progress(self.best.loss, len(self.history), self.evaluations, evaluation.seconds)
             self._callback(progress)
@@ -146,8 +147,7 @@ class Archive:
         assert self._screen is not None
         key = (tuple(levels.tolist()), fraction)
         if key not in self._screened:
-            value = float(self._screen(levels.copy(), fraction))
-            self._screened[key] = value if math.isfinite(value) else math.inf
+            self._screened[key] = _returned("screen", self._screen(levels.copy(), fraction))
         return self._screened[key]
 
     def _write(self) -> None:
@@ -195,6 +195,15 @@ def fingerprint(problem: Problem, **settings: Any) -> str:
     priors = [row.tolist() for row in problem.priors]
     text = json.dumps([costs, priors, problem.budgets, settings], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _returned(function: str, value: Any) -> float:
+    """What a user's function returned, as a float; infinity if it is a number that is not finite."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{function} must return one number; got {type(value).__name__}") from None
+    return number if math.isfinite(number) else math.inf
 
 
 def _json_number(value: float) -> float | None:

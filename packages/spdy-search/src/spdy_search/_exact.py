@@ -39,7 +39,7 @@ class _States(NamedTuple):
 def solve_ladder(ladder: Ladder, weights: NDArray[np.float64]) -> NDArray[np.int64]:
     """Columns of the ladder, int64 (modules,), that minimise Σ weight·prior with Σ units ≤ capacity.
 
-    `weights` is (modules,), the largest of them 1.
+    `weights` is (modules,), the widest weighted range of priors 1.
     """
     modules = np.arange(len(weights))
     start = relax(ladder, weights[None], good_enough=0.0)

@@ -1,5 +1,6 @@
 """`fit_budget`: correct the levels that were found by what the whole really costs, and measure again."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -71,12 +72,19 @@ def fit_budget(
         cost: With several costs, the name of the measured one. The other budgets are kept.
         tolerance: A total below the target by no more than this share of it is left alone.
 
+    Returns:
+        The levels of the last correction and a fresh measurement of them, whether it meets the target or not.
+
     Raises:
-        InfeasibleBudget: If the target is out of reach by what was measured.
+        InfeasibleBudget: If the cheapest levels were measured and are still above the target.
         ValueError: If an argument is wrong or a measurement is not a finite number.
     """
     if rounds < 1:
         raise ValueError(f"rounds must be at least 1; got {rounds}")
+    if not math.isfinite(target):
+        raise ValueError(f"target must be a finite number; got {target}")
+    if not 0 <= tolerance < 1:
+        raise ValueError(f"tolerance must be at least 0 and below 1; got {tolerance}")
     name = _measured_name(problem, cost)
     levels = problem.checked(result.levels if isinstance(result, SearchResult) else result)
     done: list[FitRound] = []
@@ -84,17 +92,21 @@ def fit_budget(
         measured = _finite(measure(levels.copy()))
         total = problem.totals(levels)[name]
         done.append(FitRound(levels, total, measured))
-        if target * (1 - tolerance) <= measured <= target:
+        if target - tolerance * abs(target) <= measured <= target:
             break
         budget = total + target - measured
-        try:
-            repaired = _repaired(problem, levels, name, budget, cheaper=measured > target)
-        except InfeasibleBudget as error:
-            raise problem.infeasible(
-                f"target {target:.6g} cannot be reached: levels that cost {total:.6g} were measured at "
-                f"{measured:.6g}, which leaves {budget:.6g} for a smallest cost of {error.smallest}"
-            ) from None
+        if measured > target:
+            repaired = _cheaper(problem, levels, name, min(budget, math.nextafter(total, -math.inf)))
+        else:
+            repaired = _better(problem, levels, name, budget)
         if np.array_equal(repaired, levels):
+            if measured > target:
+                raise InfeasibleBudget(
+                    f"target {target:.6g} cannot be reached: the cheapest levels, which cost {total:.6g}, "
+                    f"were measured at {measured:.6g}",
+                    smallest=measured,
+                    budget=target,
+                )
             break
         levels = repaired
     return FitResult(
@@ -102,16 +114,37 @@ def fit_budget(
     )
 
 
-def _repaired(problem: Problem, levels: Levels, name: str, budget: float, cheaper: bool) -> Levels:
-    """The best assignment within `budget` whose modules are all at most as dear, or at least as good."""
-    allowed: list[NDArray[np.int64]] = []
-    for module, level in enumerate(levels):
-        row = problem.costs[name][module] if cheaper else problem.priors[module]
-        allowed.append(np.flatnonzero(row <= row[level]))
-    budgets = {**problem.budgets, name: budget}
-    moved = problem.with_budget(budgets if problem.named else budget).restricted(allowed)
-    places = solve(moved)
-    return np.array([choices[place] for choices, place in zip(allowed, places, strict=True)])
+def _better(problem: Problem, levels: Levels, name: str, budget: float) -> Levels:
+    """The best assignment within `budget` in which no module's prior rises."""
+    no_worse = [row <= row[level] for row, level in zip(problem.priors, levels, strict=True)]
+    return _solve_among(problem, no_worse, name, budget)
+
+
+def _cheaper(problem: Problem, levels: Levels, name: str, budget: float) -> Levels:
+    """The best assignment within `budget` in which no module's cost rises.
+
+    Where all are above `budget`, the cheapest: the budget was only estimated from what dearer ones cost.
+    """
+    costs = problem.costs[name]
+    no_dearer = [row <= row[level] for row, level in zip(costs, levels, strict=True)]
+    try:
+        return _solve_among(problem, no_dearer, name, budget)
+    except InfeasibleBudget:
+        by_cost = Problem(problem.costs, costs, problem.budgets)
+        cheapest = _solve_among(by_cost, no_dearer, name, problem.totals(levels)[name])
+        return _solve_among(problem, no_dearer, name, problem.totals(cheapest)[name])
+
+
+def _solve_among(problem: Problem, allowed: list[NDArray[np.bool_]], name: str, budget: float) -> Levels:
+    """`solve` with only the levels `allowed`, and another budget for the cost `name`."""
+    choices = [np.flatnonzero(row) for row in allowed]
+    costs = {
+        kind: [row[keep] for row, keep in zip(rows, choices, strict=True)]
+        for kind, rows in problem.costs.items()
+    }
+    priors = [row[keep] for row, keep in zip(problem.priors, choices, strict=True)]
+    places = solve(Problem(costs, priors, {**problem.budgets, name: budget}))
+    return np.array([keep[place] for keep, place in zip(choices, places, strict=True)])
 
 
 def _measured_name(problem: Problem, cost: str | None) -> str:
@@ -123,7 +156,10 @@ def _measured_name(problem: Problem, cost: str | None) -> str:
 
 
 def _finite(measured: float) -> float:
-    value = float(measured)
-    if not np.isfinite(value):
+    try:
+        value = float(measured)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"measure must return one number; got {type(measured).__name__}") from None
+    if not math.isfinite(value):
         raise ValueError(f"a measurement must be a finite number; got {value}")
     return value

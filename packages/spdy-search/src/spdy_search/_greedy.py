@@ -36,20 +36,22 @@ def _repair(
 ) -> Levels | None:
     modules = np.arange(len(levels))
     open_levels = table.useful & movable[:, None]
+    filling = False  # once within budget it stays so, whatever rounding says: no change is made and undone
     while True:
         cost = table.cost - table.cost[:, modules, levels][:, :, None]  # (costs, modules, L)
         spent = table.cost[:, modules, levels].sum(axis=1)
         harm = error - error[modules, levels][:, None]
         over = spent - limit
-        if (over > 0).any():
+        filling = filling or not (over > 0).any()
+        if not filling:
             left = np.maximum(over[:, None, None] + cost, 0).sum(axis=0)
             relief = np.maximum(over, 0).sum() - left
-            candidates = open_levels & (relief > 0)
+            candidates = open_levels & (relief > EDGE)  # less is rounding, and could go on for ever
             score = np.where(candidates, np.maximum(harm, 0) / np.where(candidates, relief, 1), np.inf)
         else:
             candidates = open_levels & (harm < 0) & (cost <= -over[:, None, None]).all(axis=0)
             score = np.where(candidates, harm, np.inf)
         module, level = divmod(int(score.argmin()), score.shape[1])
         if not candidates[module, level]:
-            return None if (over > 0).any() else levels
+            return levels if filling else None
         levels[module] = level

@@ -31,7 +31,7 @@ class Ladder(NamedTuple):
         hull_rung: int64 (points,), the column of every hull point, module by module.
         hull_module: int64 (points,), the module of every hull point.
         hull_start: int64 (modules,), a module's first point: its cheapest rung.
-        hull_cost: float32 (points,), what the step from the point before adds to the cost; 0 for a first
+        hull_cost: float64 (points,), what the step from the point before adds to the cost; 0 for a first
             point.
         hull_slope: float32 (points,), the prior that this step saves per cost, falling within a module.
     """
@@ -47,7 +47,7 @@ class Ladder(NamedTuple):
     hull_rung: NDArray[np.int64]
     hull_module: NDArray[np.int64]
     hull_start: NDArray[np.int64]
-    hull_cost: NDArray[np.float32]
+    hull_cost: NDArray[np.float64]
     hull_slope: NDArray[np.float32]
 
 
@@ -93,7 +93,7 @@ def build_ladder(
         hull_rung=hull_rung,
         hull_module=hull_module,
         hull_start=np.flatnonzero(first),
-        hull_cost=hull_cost.astype(np.float32),
+        hull_cost=hull_cost,
         hull_slope=(saved / np.where(first, 1.0, hull_cost)).astype(np.float32),
     )
 

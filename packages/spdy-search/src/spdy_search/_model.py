@@ -50,10 +50,12 @@ def fit(priors: NDArray[np.float64], losses: NDArray[np.float64]) -> Posterior:
     best = int(losses.argmin())
     others = np.arange(len(losses)) != best
     change = (priors - priors[best])[others]  # (n - 1, modules)
+    losses = losses / (np.abs(losses).max() or 1.0)  # weights are relative, so that the unit may be any
     rise = (losses - losses[best])[others]
     distance = np.abs(change).sum(axis=1)
     if not rise.any() or not distance.any():
         return nothing_known
+    rise = rise / rise.max()
     distance += 0.01 * distance.mean()  # an evaluation with the best one's priors has no infinite weight
     return max((_fit(change, rise, share * distance) for share in MISTRUST), key=lambda pair: pair[0])[1]
 

@@ -74,7 +74,7 @@ class Problem:
         budgets = budget if isinstance(budget, Mapping) else {UNNAMED: budget}
         if not by_name or set(by_name) != set(budgets):
             raise ValueError(
-                f"every cost needs one budget: costs are {sorted(by_name)}, budgets are {sorted(budgets)}"
+                f"every cost needs one budget: costs are {list(by_name)}, budgets are {list(budgets)}"
             )
         self.names = tuple(by_name)
         self.costs = {name: self._matching_rows(name, by_name[name]) for name in self.names}
@@ -136,15 +136,6 @@ class Problem:
     def with_budget(self, budget: float | Mapping[str, float]) -> "Problem":
         """The same costs and priors under another budget."""
         return Problem(self.costs if self.named else self.costs[UNNAMED], self.priors, budget)
-
-    def restricted(self, allowed: Sequence[NDArray[np.int64]]) -> "Problem":
-        """The problem in which module m has only the levels `allowed[m]`, numbered by their place in it."""
-        costs = {
-            name: [row[keep] for row, keep in zip(rows, allowed, strict=True)]
-            for name, rows in self.costs.items()
-        }
-        priors = [row[keep] for row, keep in zip(self.priors, allowed, strict=True)]
-        return Problem(costs if self.named else costs[UNNAMED], priors, self.budget)
 
     def totals(self, levels: Levels) -> dict[str, float]:
         """`cost` by name and without checks, for callers who made `levels` themselves."""
@@ -228,6 +219,11 @@ class Problem:
         return max(float(np.ptp(row)) for row in self.priors) or 1.0
 
     @cached_property
+    def prior_ranges(self) -> NDArray[np.float64]:
+        """The range of each module's priors in that unit, float64 (modules,)."""
+        return np.array([np.ptp(row) for row in self.priors]) / self.prior_scale
+
+    @cached_property
     def ladder(self) -> Ladder:
         """What the solvers for one cost work on. The budget must be within reach."""
         (grid,) = self.grids.values()
@@ -251,13 +247,17 @@ class Problem:
 
 def _rows(what: str, rows: Rows) -> tuple[NDArray[np.float64], ...]:
     if not isinstance(rows, Iterable):
-        raise ValueError(f"{what} must be one row of numbers per module; got {rows!r}")
+        raise ValueError(f"{what} must be one row of numbers per module; got {_brief(rows)}")
     converted = []
     for module, row in enumerate(rows):
         try:
+            if np.iscomplexobj(row):
+                raise TypeError
             array = np.array(row, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise ValueError(f"{what}: module {module} is not a row of numbers: {row!r}") from None
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError(
+                f"{what}: module {module} is not a row of numbers that a float can hold: {_brief(row)}"
+            ) from None
         if array.ndim != 1 or array.size == 0:
             raise ValueError(
                 f"{what}: module {module} must be a row with at least one level; got shape {array.shape}"
@@ -276,11 +276,17 @@ def _rows(what: str, rows: Rows) -> tuple[NDArray[np.float64], ...]:
     return tuple(converted)
 
 
+def _brief(value: object) -> str:
+    """A value on one short line."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 def _finite_number(what: str, value: object) -> float:
     try:
         number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise ValueError(f"{what} must be a number; got {value!r}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{what} must be a number that a float can hold; got {_brief(value)}") from None
     if not math.isfinite(number):
         raise ValueError(f"{what} must be finite; got {number}")
     return number

@@ -19,7 +19,6 @@ MOST_ROUNDS = 10
 GOOD_ENOUGH = 6e-3  # times the rounds done: problems this close to their lower bound are left alone
 CANDIDATES = 16  # changes that are combined; as good as 48
 EDGE = 1e-12  # how far float64 sums may be off, in units of the capacity
-FLOAT32_EDGE = 1e-5  # the same for float32; a step left unbought for this is the first one to be made up for
 
 
 class Relaxed(NamedTuple):
@@ -109,7 +108,7 @@ def _buy_steps(
     order = (points - 1) - (falling & mask).T
     total = ladder.hull_cost.take(order)  # (points, K)
     np.cumsum(total, axis=0, out=total)
-    bought = np.count_nonzero(total <= limit - FLOAT32_EDGE, axis=0)
+    bought = np.count_nonzero(total <= limit, axis=0)
     last = np.minimum(bought, points - 1)
     broke = np.where(bought < points, falling[np.arange(len(falling)), last], -1).astype(np.int32)
     steps = np.add.reduceat(tagged > broke[:, None], ladder.hull_start, axis=1, dtype=np.int64)

@@ -18,7 +18,7 @@ MULTIPLIER_STEPS = 80
 
 
 def solve_several(problem: Problem, weights: NDArray[np.float64]) -> Levels:
-    """The optimum for `weights` (modules,), the largest 1, as int64 (modules,).
+    """The optimum for `weights` (modules,), the widest weighted range 1, as int64 (modules,).
 
     An assignment that HiGHS takes for feasible and `math.fsum` does not is over budget by about 1e-10. It
     is cut off and the problem solved again; should that happen MOST_CUTS times, all that is within 1e-9 of
@@ -79,7 +79,7 @@ def _jointly_infeasible(problem: Problem) -> Exception:
 
 
 def relax_several(problem: Problem, weights: NDArray[np.float64]) -> Levels:
-    """Good solutions, int64 (K, modules), for `weights` (K, modules), the largest of each row 1.
+    """Good solutions, int64 (K, modules), for `weights` (K, modules), each row's widest weighted range 1.
 
     Multipliers grow for what is over budget and shrink for the rest; the best feasible solution on the way is
     filled up. Where none was feasible, the exact solver answers.

@@ -8,6 +8,8 @@ from ._problem import Levels, Problem
 from ._relax import EDGE, relax, row_starts
 from ._several import relax_several, solve_several
 
+SMALLEST_RANGE = 1e-30  # of weighted priors; float32, in which the steps are sorted, ends at 1e-38
+
 
 def solve(problem: Problem, weights: ArrayLike | None = None) -> Levels:
     """The levels with the smallest Σ weight·prior of all that are within budget. Exact.
@@ -30,7 +32,7 @@ def solve(problem: Problem, weights: ArrayLike | None = None) -> Levels:
         >>> solve(problem).tolist()
         [0, 1]
     """
-    scaled = _scaled(problem.checked_weights(weights)[None])[0]
+    scaled = _scaled(problem, problem.checked_weights(weights)[None])[0]
     problem.require_reachable()
     if len(problem.names) > 1:
         return solve_several(problem, scaled)
@@ -62,7 +64,7 @@ def solve_batch(problem: Problem, weights: ArrayLike) -> Levels:
         ValueError: If the weights do not fit the problem.
     """
     weights = problem.checked_weights(weights, batch=True)
-    scaled = _scaled(weights)
+    scaled = _scaled(problem, weights)
     problem.require_reachable()
     if len(problem.names) > 1:
         return relax_several(problem, scaled)
@@ -75,7 +77,13 @@ def solve_batch(problem: Problem, weights: ArrayLike) -> Levels:
     return levels
 
 
-def _scaled(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Each row's largest weight 1: the solution is the same, and no product can overflow."""
-    largest = weights.max(axis=1, keepdims=True, initial=0.0)
-    return weights / np.where(largest > 0, largest, 1.0)
+def _scaled(problem: Problem, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each row multiplied so that the widest weighted range of priors is 1, in units of `prior_scale`.
+
+    The solution is the same. No product can overflow, and a module with wide priors and a weight of 0 does
+    not make all others vanish below the solvers' tolerances.
+    """
+    for unit in (np.ones(problem.modules), problem.prior_ranges):
+        widest = (weights * unit).max(axis=1, keepdims=True, initial=0.0)
+        weights = weights / np.maximum(np.where(widest > 0, widest, 1.0), SMALLEST_RANGE)
+    return weights
