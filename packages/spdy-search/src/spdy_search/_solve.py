@@ -83,7 +83,8 @@ def _scaled(problem: Problem, weights: NDArray[np.float64]) -> NDArray[np.float6
     The solution is the same. No product can overflow, and a module with wide priors and a weight of 0 does
     not make all others vanish below the solvers' tolerances.
     """
-    for unit in (np.ones(problem.modules), problem.prior_ranges):
+    weights = np.where(problem.prior_ranges > 0, weights, 0.0)  # others decide nothing
+    for unit in (1.0, problem.prior_ranges):
         widest = (weights * unit).max(axis=1, keepdims=True, initial=0.0)
         weights = weights / np.maximum(np.where(widest > 0, widest, 1.0), SMALLEST_RANGE)
     return weights
