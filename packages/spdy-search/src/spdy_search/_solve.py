@@ -84,7 +84,7 @@ def _scaled(problem: Problem, weights: NDArray[np.float64]) -> NDArray[np.float6
     not make all others vanish below the solvers' tolerances.
     """
     weights = np.where(problem.prior_ranges > 0, weights, 0.0)  # others decide nothing
-    for unit in (1.0, problem.prior_ranges):
-        widest = (weights * unit).max(axis=1, keepdims=True, initial=0.0)
-        weights = weights / np.maximum(np.where(widest > 0, widest, 1.0), SMALLEST_RANGE)
-    return weights
+    largest = weights.max(axis=1, keepdims=True, initial=0.0)
+    weights = weights / np.where(largest > 0, largest, 1.0)
+    widest = (weights * problem.prior_ranges).max(axis=1, keepdims=True, initial=0.0)
+    return weights / np.maximum(np.where(largest > 0, widest, 1.0), SMALLEST_RANGE)
