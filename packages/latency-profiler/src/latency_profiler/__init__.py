@@ -15,6 +15,7 @@ from latency_profiler._errors import (
     SizeError,
     TableError,
 )
+from latency_profiler._half import check_half_precision
 from latency_profiler._profile import Family, profile, profile_families
 from latency_profiler._sizes import geometric_sizes, parse_sizes
 from latency_profiler._table import LatencyTable
@@ -44,6 +45,7 @@ __all__ = [
     "TableError",
     "Timing",
     "WallClock",
+    "check_half_precision",
     "compare",
     "geometric_sizes",
     "measure",

@@ -26,9 +26,12 @@ class Setting:
     clock: Literal["wall", "cpu"] = "wall"
 
     def environment(self, attention: str | None) -> Environment:
-        """What will stand beside the figures; raises UsageError or OptionError if there is no such device."""
+        """What will stand beside the figures.
+
+        Raises UsageError or OptionError if there is no such device, or if it cannot compute in the dtype.
+        """
         try:
-            torch.device(self.device)
+            check_half_precision(self.dtype, torch.device(self.device))
         except RuntimeError as error:
             raise UsageError(f"{self.device!r} is no device: {one_line(error)}", "use cpu or cuda") from None
         return Environment.current(
