@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from latency_profiler import Comparison, CompileEngine, EagerEngine, Environment, compare
+from latency_profiler import (
+    Comparison,
+    CompileEngine,
+    EagerEngine,
+    Environment,
+    check_half_precision,
+    compare,
+)
 from transformers import PreTrainedModel
 
 from ziplm.errors import UsageError, one_line
