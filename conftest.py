@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,18 @@ settings.load_profile("default")
 
 
 def run_bash(example: Example) -> None:
-    """Run a ``bash`` block of a README in the document's folder; the output is not compared."""
-    result = subprocess.run(["bash", "-euc", example.parsed], capture_output=True, text=True, check=False)
+    """Run a ``bash`` block of a README in the document's folder; the output is not compared.
+
+    Commands are those of this environment, also where it is not activated.
+    """
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    result = subprocess.run(
+        ["bash", "-euc", example.parsed],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert result.returncode == 0, f"{example.parsed}\n{result.stdout}\n{result.stderr}"
 
 
