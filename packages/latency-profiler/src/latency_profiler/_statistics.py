@@ -4,7 +4,8 @@ Other load only ever adds time, in bursts, so the mean and even the median of a 
 neighbours; the minimum is an accident of one sample. Between two variants of the same round, the ratio of
 20th percentiles is stable. Between two runs minutes apart, where the weather itself has changed, the mean
 of the fastest tenth is more so: on two cores beside two or three busy processes, the halves of a profile
-of a BERT-base layer agreed to 6 % at the worst size by it, and to 10 % by the 20th percentile.
+of a BERT-base layer agreed to 6 % at the worst size by it, and to 10 % by the 20th percentile (it was
+chosen among a dozen on that one recording, so expect a little less).
 """
 
 import math
