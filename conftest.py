@@ -11,9 +11,11 @@ from hypothesis import settings
 from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
-# The machines that run this are shared: a slow example is not a failure.
-settings.register_profile("default", deadline=None)
-settings.load_profile("default")
+# The machines that run this are shared: a slow example is not a failure. Every run tries the same examples, so
+# that a change is judged by what it changed; HYPOTHESIS_PROFILE=explore tries new ones.
+settings.register_profile("default", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 def run_bash(example: Example) -> None:

@@ -113,3 +113,8 @@ def test_impossible_curves_are_refused(
 ) -> None:
     with pytest.raises(error):
         LatencyCurve(sizes, seconds)
+
+
+def test_sizes_beyond_exact_floats_are_refused() -> None:
+    with pytest.raises(SizeError, match="a size has 201 digits; sizes go up to"):
+        parse_sizes(f"1{'0' * 200},0")

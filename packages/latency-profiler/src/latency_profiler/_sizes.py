@@ -27,6 +27,9 @@ def geometric_sizes(largest: int, ratio: float = 0.9, smallest: float = 0.01) ->
     return tuple(sorted({*sizes, 0}, reverse=True))
 
 
+LARGEST = 2**53  # whole numbers beyond are not exact as floats
+
+
 def checked_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
     """The sizes, largest first; they must be whole, not negative, and strictly falling or rising."""
     values = tuple(sizes)
@@ -38,6 +41,8 @@ def checked_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
             raise SizeError(f"size {value!r} is not a whole number", hint)
         if value < 0:
             raise SizeError(f"size {value} is negative", hint)
+        if value > LARGEST:
+            raise SizeError(f"a size has {len(str(value))} digits", f"sizes go up to {LARGEST}")
     falling = tuple(sorted(set(values), reverse=True))
     if values not in (falling, falling[::-1]):
         way = values[1] - values[0]
