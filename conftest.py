@@ -11,7 +11,7 @@ from hypothesis import settings
 from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
-# The machines that run this are shared: a slow example is not a failure. Every run tries the same examples, so
+# The machines that run this are shared: a slow example is no failure. Every run tries the same examples, so
 # that a change is judged by what it changed; HYPOTHESIS_PROFILE=explore tries new ones.
 settings.register_profile("default", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
