@@ -180,6 +180,30 @@ def test_the_stream_is_where_the_adapter_says(name: str) -> None:
         torch.testing.assert_close(after, seen[f"{following} before"])
 
 
+@pytest.mark.parametrize("name", ["BertForSequenceClassification", "GPT2ForSequenceClassification"])
+def test_regression_heads(name: str) -> None:
+    model = tiny_model(name, num_labels=1)
+    levels, traces = levels_of(model, "a whole layer"), make_traces(model)
+    shrunk, masked = copy.deepcopy(shrink(model, levels, traces)), mask(model, levels, traces)
+    batch = tokens_for(name) | {"labels": torch.tensor([0.3, -1.0])}
+    outputs = [candidate(**batch) for candidate in (shrunk, masked)]
+    assert outputs[0].logits.shape == (2, 1)
+    torch.testing.assert_close(outputs[0].logits, outputs[1].logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(outputs[0].loss, outputs[1].loss, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["BertForSequenceClassification", "GPT2LMHeadModel"])
+def test_fixed_parameters_are_those_that_nothing_can_remove(name: str) -> None:
+    model = tiny_model(name)
+    fixed = adapter_for(model).fixed_parameters(model)
+    everything_gone = shrink(model, levels_of(model, "everything"), make_traces(model))
+    left = adapter_for(everything_gone).fixed_parameters(everything_gone)
+    norms_of_removed_branches = 6 * 2 if name.startswith("GPT2") else 0  # pre-LN: they go with their branch
+    assert len(fixed) - norms_of_removed_branches == len(left)
+    constants = sum(isinstance(module, Constant) for module in everything_gone.modules())
+    assert len(left) == len(list(everything_gone.parameters())) - constants
+
+
 def test_modules_are_listed_in_order() -> None:
     model = tiny_model("GPT2LMHeadModel")
     modules = adapter_for(model).modules(model)

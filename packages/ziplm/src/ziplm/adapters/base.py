@@ -80,6 +80,17 @@ class Adapter(ABC):
         return list(self._layers(model))
 
     @final
+    def fixed_parameters(self, model: PreTrainedModel) -> list[nn.Parameter]:
+        """Parameters that pruning never touches: those outside the layers, and the norms within."""
+        prunable = set()
+        for module in self.modules(model):
+            for part in self.parts(model, module).values():
+                norms = [norm for norm in part.modules() if isinstance(norm, nn.LayerNorm)]
+                kept = {id(parameter) for norm in norms for parameter in norm.parameters()}
+                prunable |= {id(parameter) for parameter in part.parameters()} - kept
+        return [parameter for parameter in model.parameters() if id(parameter) not in prunable]
+
+    @final
     def output_layer(self, model: PreTrainedModel, module: Module) -> nn.Module:
         """What multiplies by the output matrix: its input is calibrated on, its output joins the stream."""
         return self._output_layer(self.layers(model)[module.layer], module.kind)
@@ -102,7 +113,10 @@ class Adapter(ABC):
 
     @final
     def stream_before(self, model: PreTrainedModel, module: Module) -> StreamPoint:
-        """Where the residual stream passes that the module's output is added to."""
+        """Where the residual stream passes that the module's output is added to.
+
+        The stream after the module is this plus the output of `output_layer`, before any norm.
+        """
         return self._stream_before(self.layers(model)[module.layer], module.kind)
 
     @final
