@@ -1,7 +1,7 @@
 """The seam to model families: an adapter says where things are, the pipeline decides what to do."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, final
 
@@ -120,6 +120,30 @@ class Adapter(ABC):
         return self._stream_before(self.layers(model)[module.layer], module.kind)
 
     @final
+    def norm_after(self, model: PreTrainedModel, module: Module) -> nn.LayerNorm | None:
+        """The norm that the whole stream passes through after the module, as in post-LN models; None if none."""
+        return self._norm_after(self.layers(model)[module.layer], module.kind)
+
+    @final
+    def language_head(self, model: PreTrainedModel) -> Callable[[torch.Tensor], torch.Tensor]:
+        """From last hidden states (..., hidden) to logits (..., vocabulary)."""
+        head = self._language_head(model)
+        if head is None:
+            raise UnsupportedModel(
+                f"{type(model).__name__} has no language head",
+                "load the model with one, or choose another task",
+            )
+        return head
+
+    @final
+    def block(self, layer: nn.Module, kind: Kind) -> nn.Module:
+        """A module of a layer with its residual and norms, by itself: hidden states to hidden states.
+
+        It is what a latency table measures. Positional argument: (batch, tokens, hidden).
+        """
+        return Block(self._block, layer, kind)
+
+    @final
     def state(
         self, model: PreTrainedModel, module: Module, trace: Trace, removed: int
     ) -> dict[str, torch.Tensor]:
@@ -216,6 +240,18 @@ class Adapter(ABC):
         """Where the stream can be seen."""
 
     @abstractmethod
+    def _norm_after(self, layer: nn.Module, kind: Kind) -> nn.LayerNorm | None:
+        """The norm over the sum of stream and output, if the stream goes on normalised."""
+
+    @abstractmethod
+    def _language_head(self, model: PreTrainedModel) -> nn.Module | None:
+        """What makes logits of last hidden states."""
+
+    @abstractmethod
+    def _block(self, layer: nn.Module, kind: Kind, hidden: torch.Tensor) -> torch.Tensor:
+        """The stream after a module, given the stream before it."""
+
+    @abstractmethod
     def _parts(self, kind: Kind) -> tuple[str, ...]:
         """Names of the children of a layer that make up a module."""
 
@@ -228,6 +264,20 @@ class Adapter(ABC):
     @abstractmethod
     def _resize(self, layer: nn.Module, kind: Kind, groups: int) -> None:
         """Give the module of a layer so many groups, with weights that are not set."""
+
+
+class Block(nn.Module):
+    """One module of a layer as a module of torch, for engines that want one."""
+
+    def __init__(
+        self, run: Callable[[nn.Module, Kind, torch.Tensor], torch.Tensor], layer: nn.Module, kind: Kind
+    ) -> None:
+        super().__init__()
+        self.run, self.layer, self.kind = run, layer, kind
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, hidden) -> (batch, tokens, hidden)."""
+        return self.run(self.layer, self.kind, hidden)
 
 
 def structure_copy(module: nn.Module) -> nn.Module:

@@ -45,6 +45,17 @@ class BertAdapter(Adapter):
         # Both are called as output(hidden_states, input_tensor), and normalise their sum.
         return StreamPoint(layer.attention.output if kind == "attention" else layer.output, 1)
 
+    def _norm_after(self, layer: Any, kind: Kind) -> nn.LayerNorm:
+        return (layer.attention.output if kind == "attention" else layer.output).LayerNorm
+
+    def _language_head(self, model: PreTrainedModel) -> nn.Module | None:
+        return getattr(model, "cls", None) if hasattr(getattr(model, "cls", None), "predictions") else None
+
+    def _block(self, layer: Any, kind: Kind, hidden: torch.Tensor) -> torch.Tensor:
+        if kind == "attention":
+            return layer.attention(hidden)[0]
+        return layer.output(layer.intermediate(hidden), hidden)
+
     def _parts(self, kind: Kind) -> tuple[str, ...]:
         return ("attention",) if kind == "attention" else ("intermediate", "output")
 

@@ -45,6 +45,17 @@ class GPT2Adapter(Adapter):
     def _stream_before(self, layer: Any, kind: Kind) -> StreamPoint:
         return StreamPoint(layer.ln_1 if kind == "attention" else layer.ln_2, 0)
 
+    def _norm_after(self, layer: Any, kind: Kind) -> None:
+        return None  # the stream goes on as it is; each branch reads it through a norm of its own
+
+    def _language_head(self, model: PreTrainedModel) -> nn.Module | None:
+        return getattr(model, "lm_head", None)
+
+    def _block(self, layer: Any, kind: Kind, hidden: torch.Tensor) -> torch.Tensor:
+        if kind == "attention":
+            return hidden + layer.attn(layer.ln_1(hidden))[0]
+        return hidden + layer.mlp(layer.ln_2(hidden))
+
     def _parts(self, kind: Kind) -> tuple[str, ...]:
         return ("ln_1", "attn") if kind == "attention" else ("ln_2", "mlp")
 
