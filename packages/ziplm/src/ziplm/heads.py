@@ -1,7 +1,7 @@
 """What a model's outputs mean, apart from any labels: how to sample from them, how far two of them are apart.
 
-Calibration needs the gradient of the log-probability of something drawn from the model's own prediction (a sample
-of the Fisher information); the search needs the divergence from the dense model. Both need no labels.
+Calibration needs the gradient of the log-probability of something drawn from the model's own prediction (a
+sample of the Fisher information); the search needs the divergence from the dense model. Neither needs labels.
 """
 
 from abc import ABC, abstractmethod
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import torch
-from torch.nn import functional as F
+import torch.nn.functional as F  # noqa: N812
 from transformers import PreTrainedModel
 
 from ziplm.adapters import adapter_for
@@ -25,7 +25,7 @@ class Divergence(NamedTuple):
     """A sum over samples (of a language model: over tokens) and how many there are."""
 
     total: float
-    count: int
+    samples: int
 
 
 def inputs_of(batch: Mapping[str, torch.Tensor]) -> Batch:
@@ -171,7 +171,7 @@ class Embedding(Head):
 
 
 class LanguageModel(Head):
-    """Next tokens, or masked ones. Kept are hidden states, not logits, which take vocabulary / hidden the space."""
+    """Next tokens, or masked ones. Hidden states are kept, not logits: those are larger by far."""
 
     def __init__(self, kind: Literal["causal", "masked"] = "causal") -> None:
         self.kind = kind

@@ -121,7 +121,7 @@ class Adapter(ABC):
 
     @final
     def norm_after(self, model: PreTrainedModel, module: Module) -> nn.LayerNorm | None:
-        """The norm that the whole stream passes through after the module, as in post-LN models; None if none."""
+        """The norm that the whole stream passes through after the module, if it does: post-LN models."""
         return self._norm_after(self.layers(model)[module.layer], module.kind)
 
     @final
