@@ -3,18 +3,23 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from ziplm.heads import Batch, Head
+from ziplm.checkpoint import load, model_class_of, read_config
+from ziplm.errors import BadCheckpoint, UsageError, one_line
+from ziplm.heads import IGNORED, LABELS, Batch, Head
 
 Features = Mapping[str, Any]
 """One tokenised example: `input_ids`, `attention_mask`, … as lists, and labels if there are any."""
 
 Progress = Callable[[int, int], None]
 """Called with what is done and what there is to do."""
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 @dataclass(frozen=True)
@@ -29,10 +34,22 @@ class Source:
     """One, or two for pairs; none: the task's own, or the first that is text."""
     label_column: str | None = None
 
+    @property
+    def has_files(self) -> bool:
+        """Whether any file is given; then all data comes from files."""
+        return any((self.train_file, self.validation_file, self.eval_file))
+
+    @property
+    def evaluation_files(self) -> dict[str, str]:
+        """The file to evaluate on, by the name of the split; none if none is given."""
+        if self.eval_file:
+            return {"eval": self.eval_file}
+        return {"validation": self.validation_file} if self.validation_file else {}
+
 
 @dataclass(frozen=True)
 class Splits:
-    """Tokenised data."""
+    """Tokenised data. What no file was given for is empty."""
 
     train: Sequence[Features]
     """To calibrate on, and to fine-tune on."""
@@ -49,10 +66,37 @@ class Task(ABC):
     """The main one of what `evaluate` returns."""
     greater_is_better: bool = True
     calibration_samples: ClassVar[int] = 2048
+    class_endings: ClassVar[tuple[str, ...]]
+    """What the name of a model's class ends with if it has the head for this task."""
+    padding_id: int = 0
+    """The token that `collate` pads with; `load_splits` sets it."""
 
-    @abstractmethod
     def load_model(self, path: str, **options: Any) -> PreTrainedModel:
-        """The model with this task's head, in eval mode; `ziplm.load` and its errors."""
+        """The model with this task's head, in eval mode; `ziplm.load` and its errors.
+
+        Raises:
+            UsageError: if the checkpoint has another head.
+        """
+        name = model_class_of(path, read_config(path)).__name__
+        if not name.endswith(self.class_endings):
+            raise UsageError(
+                f"{path} is a {name}, but task {self.name} needs one that ends with "
+                f"{' or '.join(self.class_endings)}",
+                "fine-tune the model for the task first, or choose the task that it was made for",
+            )
+        return load(path, **options)
+
+    def load_tokenizer(self, path: str) -> PreTrainedTokenizerBase:
+        """The tokenizer of a checkpoint; no code from the folder is run."""
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
+            raise BadCheckpoint(
+                f"the tokenizer of {path} cannot be loaded: {one_line(error)}",
+                "save it beside the model: tokenizer.save_pretrained(folder)",
+            ) from error
+        assert isinstance(tokenizer, PreTrainedTokenizerBase)
+        return tokenizer
 
     @abstractmethod
     def load_splits(
@@ -60,9 +104,20 @@ class Task(ABC):
     ) -> Splits:
         """Read and tokenise; raises UsageError with what is wrong with the data."""
 
-    @abstractmethod
     def collate(self, features: Sequence[Features]) -> Batch:
-        """Examples as one padded batch, labels included; same examples, same batch."""
+        """Examples as one batch, padded on the right, labels included; same examples, same batch."""
+        width = max(len(feature["input_ids"]) for feature in features)
+        fill = {"input_ids": self.padding_id, "attention_mask": 0, "token_type_ids": 0}
+        batch = {}
+        for name in (*INPUTS, *LABELS):
+            if name not in features[0]:
+                continue
+            values = [feature[name] for feature in features]
+            if not isinstance(values[0], int | float):
+                padding = fill.get(name, IGNORED)
+                values = [[*value, *[padding] * (width - len(value))] for value in values]
+            batch[name] = torch.tensor(values)
+        return batch
 
     @abstractmethod
     def evaluate(
@@ -73,6 +128,12 @@ class Task(ABC):
         progress: Progress | None = None,
     ) -> dict[str, float]:
         """All metrics of a model on one evaluation split."""
+
+    def prepare_reference(self, model: PreTrainedModel, features: Sequence[Features]) -> None:  # noqa: B027
+        """Show the dense model to a task whose metric compares with it; most do not."""
+
+    def copy_extras(self, source: str | Path, target: str | Path) -> None:  # noqa: B027
+        """Copy what a checkpoint of this task holds beside model and tokenizer; mostly nothing."""
 
     def batches(
         self, features: Sequence[Features], batch_size: int, device: torch.device | str = "cpu"

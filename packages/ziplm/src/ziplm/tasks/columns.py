@@ -1,0 +1,129 @@
+"""Which columns of a table are meant, and whether what they hold can be used."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from ziplm.errors import UsageError
+from ziplm.tasks.files import Table
+
+TEXT_NAMES = (
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("text",),
+    ("sentence",),
+)
+LABEL_NAMES = ("label", "labels", "class", "target", "category")
+
+
+def require_columns(table: Table, names: Iterable[str], option: str) -> None:
+    """Raise unless the table has them all."""
+    for name in names:
+        if name not in table.columns:
+            raise UsageError(
+                f"{table.where} has no column {name!r}, only {', '.join(table.columns)}",
+                f"name the right one with {option}",
+            )
+
+
+def text_columns(
+    table: Table, wanted: Sequence[str], usual: Sequence[Sequence[str]], label: str | None
+) -> tuple[str, ...]:
+    """The wanted columns, or else the first of the usual ones that are all there, or the first of text."""
+    if len(wanted) > 2:
+        raise UsageError(
+            f"{len(wanted)} text columns are given ({', '.join(wanted)})", "give one, or two for pairs"
+        )
+    if wanted:
+        require_columns(table, wanted, "--text-column")
+        return tuple(wanted)
+    for names in usual:
+        if all(name in table.columns for name in names):
+            return tuple(names)
+    for name, values in table.columns.items():
+        if name != label and isinstance(values[0], str):
+            return (name,)
+    raise UsageError(f"{table.where} has no column of text, only {', '.join(table.columns)}", "add one")
+
+
+def label_column(table: Table, wanted: str | None, usual: Sequence[str]) -> str:
+    """The wanted column, or else the first of the usual ones."""
+    if wanted:
+        require_columns(table, [wanted], "--label-column")
+        return wanted
+    for name in usual:
+        if name in table.columns:
+            return name
+    raise UsageError(
+        f"{table.where} has no column {' or '.join(usual)}, only {', '.join(table.columns)}",
+        "name the one with the labels with --label-column",
+    )
+
+
+def texts_of(table: Table, column: str, allow_empty: bool = False) -> list[str]:
+    """A column, every value of which is text."""
+    values = table.columns[column]
+    for number, value in enumerate(values, start=1):
+        if not isinstance(value, str) or not (allow_empty or value.strip()):
+            raise UsageError(
+                f"row {number} of {table.where} has no text in column {column!r} but {value!r}",
+                "give every row a text, or leave the row out",
+            )
+    return values
+
+
+def labels_of(table: Table, column: str, names: dict[str, int], classes: int) -> list[int]:
+    """A column of labels as numbers from 0: names are looked up, without regard to case; numbers stay."""
+    known = {name.lower(): number for name, number in names.items()}
+    found: dict[Any, int] = {}
+    for row, value in enumerate(table.columns[column], start=1):
+        if value not in found:  # few values, many rows
+            number = known.get(value.lower()) if isinstance(value, str) else None
+            number = _whole_number(value) if number is None else number
+            if number is None or not 0 <= number < classes:
+                raise UsageError(
+                    f"row {row} of {table.where} has the label {value!r}, but the model knows 0 to "
+                    f"{classes - 1} ({', '.join(sorted(names, key=lambda name: names[name]))})",
+                    "correct the label, or label2id in the model's config.json",
+                )
+            found[value] = number
+    return [found[value] for value in table.columns[column]]
+
+
+def numbers_of(table: Table, column: str) -> list[float]:
+    """A column, every value of which is a finite number."""
+    numbers = []
+    for row, value in enumerate(table.columns[column], start=1):
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = float("nan")
+        if not abs(number) < float("inf"):
+            raise UsageError(
+                f"row {row} of {table.where} has {value!r} in column {column!r}, which is no number",
+                "correct it",
+            )
+        numbers.append(number)
+    return numbers
+
+
+def model_labels(model: PreTrainedModel) -> dict[str, int]:
+    """The model's own names of its classes."""
+    return {str(name): int(number) for name, number in (model.config.label2id or {}).items()}
+
+
+def outputs_of(model: PreTrainedModel) -> int:
+    """How many outputs the model's head has."""
+    return int(model.config.num_labels or 0)
+
+
+def _whole_number(value: Any) -> int | None:
+    """1, 1.0, "1" or True as 1; nothing else."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return int(number) if number.is_integer() else None

@@ -1,0 +1,161 @@
+"""Files of examples: what can be read, and what is wrong with those that cannot."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow  # type: ignore[import-untyped]
+import pyarrow.parquet  # type: ignore[import-untyped]
+
+from ziplm.errors import UsageError, one_line
+
+
+@dataclass(frozen=True)
+class Table:
+    """Named columns of equal length, and where they come from, for messages."""
+
+    where: str
+    columns: dict[str, list[Any]]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), []))
+
+
+def read_table(path: str, headerless: Sequence[str] = (), skip_broken: bool = False) -> Table:
+    """Read a csv, tsv, json, jsonl or parquet file.
+
+    Tab-separated files have no quoting, as the GLUE files have none: a quote is a character like any other.
+
+    Args:
+        path: the extension tells the format.
+        headerless: names of the columns of a tsv file if its first line does not hold the last of them.
+        skip_broken: leave out lines of a tsv file that have too few or too many columns.
+    """
+    file = existing(path)
+    readers: dict[str, Callable[[], dict[str, list[Any]]]] = {
+        ".csv": lambda: _read_csv(file),
+        ".tsv": lambda: _read_tsv(file, headerless, skip_broken),
+        ".json": lambda: _records_as_columns(file, read_json_records(file)),
+        ".jsonl": lambda: _records_as_columns(file, _json_lines(file, read_text(path))),
+        ".parquet": lambda: _read_parquet(file),
+    }
+    if file.suffix.lower() not in readers:
+        raise UsageError(
+            f"{path} has the extension {file.suffix!r}", f"give a file that ends with {', '.join(readers)}"
+        )
+    table = Table(file.name, readers[file.suffix.lower()]())
+    if not len(table):
+        raise UsageError(f"{path} holds no examples", "give a file with at least one")
+    return table
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a file, line ends as they are, without a byte order mark."""
+    data = existing(path).read_bytes()
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{path} is not text in UTF-8: byte {error.start} is {data[error.start]:#04x}",
+            "save it as UTF-8 text",
+        ) from error
+    if "\0" in text:
+        raise UsageError(
+            f"{path} holds a zero byte at {text.index(chr(0))}: it is not text", "give a text file"
+        )
+    return text
+
+
+def existing(path: str | Path) -> Path:
+    """The path of a file that there is."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        what = "is a folder, not a file" if file.is_dir() else "does not exist"
+        raise UsageError(f"{path} {what}", "check the path")
+    return file
+
+
+def read_json_records(file: Path) -> list[Any]:
+    """Examples of a json file: a list, such a list under "data", or one object a line."""
+    text = read_text(file)
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        if "\n" in text.strip() and error.msg.startswith("Extra data"):
+            return _json_lines(file, text)
+        raise UsageError(f"{file} is not JSON: {one_line(error)}", "mend it") from error
+    if isinstance(content, dict):
+        content = content.get("data", [content])
+    if not isinstance(content, list):
+        raise UsageError(f"{file} holds a {type(content).__name__}", "give a list of objects")
+    return content
+
+
+def _json_lines(file: Path, text: str) -> list[Any]:
+    records = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError as error:
+                raise UsageError(
+                    f"line {number} of {file} is not JSON: {one_line(error)}", "mend it"
+                ) from error
+    return records
+
+
+def _records_as_columns(file: Path, records: list[Any]) -> dict[str, list[Any]]:
+    for number, record in enumerate(records, start=1):
+        if not isinstance(record, dict):
+            raise UsageError(
+                f"example {number} of {file} is a {type(record).__name__}", "give objects with named values"
+            )
+    names = dict.fromkeys(name for record in records for name in record)
+    return {name: [record.get(name) for record in records] for name in names}
+
+
+def _read_csv(file: Path) -> dict[str, list[Any]]:
+    try:
+        rows = [row for row in csv.reader(io.StringIO(read_text(file), newline=""), strict=True) if row]
+    except csv.Error as error:
+        raise UsageError(f"{file} is not CSV: {one_line(error)}", "mend it, or give a .jsonl file") from error
+    return _rows_as_columns(file, rows[:1], rows[1:], False)
+
+
+def _read_tsv(file: Path, headerless: Sequence[str], skip_broken: bool) -> dict[str, list[Any]]:
+    rows = [line.rstrip("\r").split("\t") for line in read_text(file).split("\n") if line.rstrip("\r")]
+    if headerless and rows and headerless[-1] not in rows[0]:
+        return _rows_as_columns(file, [list(headerless)], rows, skip_broken)
+    return _rows_as_columns(file, rows[:1], rows[1:], skip_broken)
+
+
+def _rows_as_columns(
+    file: Path, header: list[list[str]], rows: Iterable[list[str]], skip_broken: bool
+) -> dict[str, list[Any]]:
+    if not header:
+        return {}
+    names = header[0]
+    if len(set(names)) < len(names):
+        raise UsageError(f"{file} has two columns of one name among {', '.join(names)}", "rename one")
+    kept = []
+    for number, row in enumerate(rows, start=1):
+        if len(row) == len(names):
+            kept.append(row)
+        elif not skip_broken:
+            raise UsageError(
+                f"row {number} of {file} has {len(row)} columns, but there are {len(names)} names "
+                f"({', '.join(names)})",
+                "mend the row, or give a .jsonl file",
+            )
+    return dict(zip(names, map(list, zip(*kept, strict=True)), strict=True)) if kept else {}
+
+
+def _read_parquet(file: Path) -> dict[str, list[Any]]:
+    try:
+        return pyarrow.parquet.read_table(file).to_pydict()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UsageError(f"{file} is not a parquet file: {one_line(error)}", "write it again") from error

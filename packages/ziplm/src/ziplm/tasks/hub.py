@@ -1,0 +1,75 @@
+"""Data sets by their names on the hub, or in the local cache if there is no network."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import datasets
+import huggingface_hub
+
+from ziplm.errors import UsageError, one_line
+from ziplm.tasks.files import Table
+
+PATIENCE = 4.0  # seconds to wait for the hub's first answer
+
+
+def read_hub(name: str, config: str | None, split: str) -> Table:
+    """One split of a data set; no code of the data set is run.
+
+    Without a network, what is in the local cache is used at once, without the half minute of retries.
+
+    Raises:
+        UsageError: if it cannot be had.
+    """
+    title = f"{name}:{config}" if config else name
+    with _offline_unless_reachable() as reachable:
+        try:
+            data = datasets.load_dataset(name, config, split=split)
+        except (
+            ConnectionError,
+            datasets.exceptions.DatasetsError,
+            ValueError,
+            OSError,
+            RuntimeError,
+        ) as error:
+            if not reachable:
+                raise UsageError(
+                    f"there is no network, and {title} is not in the local cache",
+                    "give --train-file and --validation-file",
+                ) from error
+            raise UsageError(
+                f"the data set {title} has no split {split}, or cannot be loaded: {one_line(error)}",
+                "check its name, or give --train-file and --validation-file",
+            ) from error
+    return Table(f"{title} ({split})", data.to_dict())
+
+
+@contextmanager
+def _offline_unless_reachable() -> Iterator[bool]:
+    """Whether the hub answers; while it does not, `datasets` is told so."""
+    reachable = not datasets.config.HF_HUB_OFFLINE and hub_answers()
+    before = datasets.config.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = not reachable
+    try:
+        yield reachable
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before
+
+
+def hub_answers() -> bool:
+    """Whether the hub gives any answer soon; it is asked the way it will be asked for data, by any proxy."""
+    answers = []
+
+    def ask() -> None:
+        try:
+            answers.append(
+                huggingface_hub.get_session().head(huggingface_hub.constants.ENDPOINT, timeout=PATIENCE)
+            )
+        except Exception:  # whatever it is, and the client's exceptions differ by version: no answer
+            return
+
+    # In a thread because looking up the name of a host has no time limit of its own.
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(PATIENCE)
+    return bool(answers)

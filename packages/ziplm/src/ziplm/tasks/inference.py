@@ -1,0 +1,44 @@
+"""Running a model over examples to see what it makes of them."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from transformers import PreTrainedModel
+
+from ziplm.errors import UsageError
+from ziplm.heads import Batch
+from ziplm.tasks.base import Features, Progress, Task
+
+
+@contextmanager
+def inference(model: PreTrainedModel) -> Iterator[None]:
+    """No gradients and no dropout within; every module is as it was afterwards."""
+    before = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+def evaluation_batches(
+    task: Task,
+    model: PreTrainedModel,
+    features: Sequence[Features],
+    batch_size: int,
+    progress: Progress | None,
+) -> Iterator[tuple[list[int], Batch]]:
+    """`Task.batches` on the model's device, with progress told after each."""
+    if not len(features):
+        raise UsageError("there are no examples to evaluate on", "give --validation-file or --eval-file")
+    if batch_size < 1:
+        raise UsageError(f"the batch size is {batch_size}", "give 1 or more")
+    done = 0
+    for chosen, batch in task.batches(features, batch_size, model.device):
+        yield chosen, batch
+        done += len(chosen)
+        if progress is not None:
+            progress(done, len(features))

@@ -1,0 +1,182 @@
+"""Language models over running text: next tokens."""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, overload
+
+import numpy as np
+import torch.nn.functional as F  # noqa: N812
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ziplm.adapters import adapter_for
+from ziplm.errors import UsageError
+from ziplm.heads import IGNORED, ROWS, LanguageModel
+from ziplm.tasks.base import Features, Progress, Source, Splits, Task
+from ziplm.tasks.columns import text_columns, texts_of
+from ziplm.tasks.encoding import check_fit, padding_token
+from ziplm.tasks.files import Table, existing, read_table, read_text
+from ziplm.tasks.hub import read_hub
+from ziplm.tasks.inference import evaluation_batches, inference
+
+PIECE = 20_000  # characters tokenised at a time
+BOUNDARY = re.compile(r"\s(?=\S)")
+
+
+class LanguageTask(Task):
+    """What language models share: text from files or the hub, and perplexity."""
+
+    metric = "perplexity"
+    greater_is_better = False
+    calibration_samples: ClassVar[int] = 512
+    head: LanguageModel
+
+    def __init__(self, dataset: str | None = None, separator: str = "\n\n") -> None:
+        self.dataset = dataset
+        self.separator = separator
+
+    def texts(self, source: Source) -> tuple[str | None, dict[str, str]]:
+        """Training and evaluation text: files of text as they are, rows of tables joined."""
+        if source.has_files:
+            train = self._read(source.train_file, source) if source.train_file else None
+            return train, {name: self._read(file, source) for name, file in source.evaluation_files.items()}
+        if self.dataset is None:
+            raise UsageError(
+                f"task {self.name} has no data of its own",
+                "give --train-file and --validation-file, or the setting dataset=NAME:CONFIG",
+            )
+        name, _, config = self.dataset.partition(":")
+        read = lambda split: self._join(read_hub(name, config or None, split), source)  # noqa: E731
+        return read("train"), {"validation": read("validation")}
+
+    def _read(self, path: str, source: Source) -> str:
+        if existing(path).suffix.lower() in (".txt", ".raw", ".tokens"):
+            return read_text(path)
+        return self._join(read_table(path), source)
+
+    def _join(self, table: Table, source: Source) -> str:
+        columns = text_columns(table, source.text_columns[:1], (("text",),), None)
+        return self.separator.join(texts_of(table, columns[0], allow_empty=True))
+
+    def evaluate(
+        self,
+        model: PreTrainedModel,
+        features: Sequence[Features],
+        batch_size: int = 32,
+        progress: Progress | None = None,
+    ) -> dict[str, float]:
+        """See `Task.evaluate`. Logits are made a few rows at a time: all at once would take gigabytes."""
+        total, count = 0.0, 0
+        with inference(model):
+            head = adapter_for(model).language_head(model)
+            for _, batch in evaluation_batches(self, model, features, batch_size, progress):
+                states = self.head.outputs(model, batch)  # (batch, tokens, hidden)
+                labels = batch["labels"]  # (batch, tokens)
+                if self.head.kind == "causal":
+                    states, labels = states[:, :-1], labels[:, 1:]
+                counted = labels != IGNORED
+                pairs = zip(states[counted].split(ROWS), labels[counted].split(ROWS), strict=True)
+                total += sum(
+                    float(F.cross_entropy(head(rows).float(), wanted, reduction="sum"))
+                    for rows, wanted in pairs
+                )
+                count += int(counted.sum())
+        mean = total / max(count, 1)
+        return {"perplexity": math.exp(mean) if mean < 700 else math.inf, "loss": mean}
+
+
+class CausalTask(LanguageTask):
+    """Next tokens of running text, judged by perplexity.
+
+    Args:
+        stride: tokens that each window of the evaluation goes on by; the rest of it is context only. None:
+            windows do not overlap.
+        dataset: on the hub, as ``name`` or ``name:config``, used if no files are given.
+        separator: what stands between rows of tables.
+    """
+
+    name = "causal-lm"
+    class_endings = ("LMHeadModel", "ForCausalLM")
+
+    def __init__(
+        self, stride: int | None = None, dataset: str | None = None, separator: str = "\n\n"
+    ) -> None:
+        super().__init__(dataset, separator)
+        self.stride = stride
+        self.head = LanguageModel("causal")
+
+    def load_splits(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: Source, max_length: int
+    ) -> Splits:
+        """See `Task.load_splits`. Text is cut into windows of `max_length` tokens; a last part is dropped."""
+        check_fit(model, tokenizer, max_length)
+        stride = max_length if self.stride is None else self.stride
+        if not 1 <= stride <= max_length:
+            raise UsageError(
+                f"the stride {stride} is not between 1 and the length {max_length}", "choose another"
+            )
+        self.padding_id = padding_token(model, tokenizer)
+        train, evaluation = self.texts(source)
+        windows: Sequence[Features] = ()
+        if train is not None:
+            tokens = tokens_of(tokenizer, train)
+            whole = len(tokens) // max_length * max_length
+            windows = Windows(tokens[: whole or None], max_length, max_length)
+        return Splits(
+            windows,
+            {
+                name: Windows(tokens_of(tokenizer, text), max_length, stride)
+                for name, text in evaluation.items()
+            },
+        )
+
+
+class Windows(Sequence[Features]):
+    """Windows into running tokens, each `stride` further; a token counts in the first that holds it.
+
+    As transformers documents the perplexity of fixed-length models: what was counted before is context, its
+    labels ignored. A window's first token is never predicted.
+    """
+
+    def __init__(self, tokens: np.ndarray, length: int, stride: int) -> None:
+        self.tokens, self.length, self.stride = tokens, length, stride
+
+    def __len__(self) -> int:
+        return 1 + max(0, math.ceil((len(self.tokens) - self.length) / self.stride))
+
+    @overload
+    def __getitem__(self, index: int) -> Features: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Features]: ...
+    def __getitem__(self, index: int | slice) -> Features | list[Features]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(len(self))[index]]
+        begin = range(len(self))[index] * self.stride
+        ids = self.tokens[begin : begin + self.length].tolist()
+        seen = self.length - self.stride if begin else 0
+        labels = [IGNORED] * seen + ids[seen:]
+        return {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": labels}
+
+
+def tokens_of(tokenizer: PreTrainedTokenizerBase, text: str) -> np.ndarray:
+    """The tokens of a long text, int32, without special ones; at least two."""
+    pieces = list(pieces_of(text))
+    encoded = tokenizer(pieces, add_special_tokens=False, verbose=False)["input_ids"] if pieces else []
+    tokens = np.concatenate([np.zeros(0, np.int32), *(np.array(ids, np.int32) for ids in encoded)])
+    if len(tokens) < 2:
+        raise UsageError(f"a text holds {len(tokens)} tokens", "give at least two, better many thousands")
+    return tokens
+
+
+def pieces_of(text: str, size: int = PIECE) -> Iterator[str]:
+    """A text in pieces of at least `size` characters that are tokenised as the whole would be.
+
+    A piece begins at the last space before a word, since byte-level tokenizers join exactly that one to the
+    word, and wordpieces do not see it.
+    """
+    start = 0
+    while start < len(text):
+        boundary = BOUNDARY.search(text, start + size)
+        end = boundary.start() if boundary else len(text)
+        yield text[start:end]
+        start = end

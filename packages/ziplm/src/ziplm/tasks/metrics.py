@@ -1,0 +1,60 @@
+"""Metrics of predictions against labels; what is undefined because nothing varies counts as 0."""
+
+from collections.abc import Callable
+
+import numpy as np
+import scipy.stats
+import sklearn.metrics
+
+Predictions = np.ndarray
+"""(examples,): classes, or numbers."""
+
+
+def accuracy(predictions: Predictions, labels: Predictions) -> float:
+    """The share of right answers."""
+    return float(np.mean(predictions == labels))
+
+
+def f1(predictions: Predictions, labels: Predictions) -> float:
+    """Of class 1."""
+    return float(sklearn.metrics.f1_score(labels, predictions, zero_division=0))
+
+
+def macro_f1(predictions: Predictions, labels: Predictions) -> float:
+    """The mean over classes that occur."""
+    return float(sklearn.metrics.f1_score(labels, predictions, average="macro", zero_division=0))
+
+
+def matthews(predictions: Predictions, labels: Predictions) -> float:
+    """The correlation of two classifications."""
+    if not (np.ptp(predictions) and np.ptp(labels)):
+        return 0.0
+    return float(sklearn.metrics.matthews_corrcoef(labels, predictions))
+
+
+def pearson(predictions: Predictions, labels: Predictions) -> float:
+    """The linear correlation."""
+    return _correlation(lambda a, b: scipy.stats.pearsonr(a, b).statistic, predictions, labels)
+
+
+def spearman(predictions: Predictions, labels: Predictions) -> float:
+    """The correlation of ranks."""
+    return _correlation(lambda a, b: scipy.stats.spearmanr(a, b).statistic, predictions, labels)
+
+
+def _correlation(
+    compute: Callable[[Predictions, Predictions], float], predictions: Predictions, labels: Predictions
+) -> float:
+    if len(labels) < 2 or not (np.ptp(predictions) and np.ptp(labels)):
+        return 0.0
+    return float(compute(predictions, labels))
+
+
+METRICS: dict[str, Callable[[Predictions, Predictions], float]] = {
+    "accuracy": accuracy,
+    "f1": f1,
+    "macro_f1": macro_f1,
+    "matthews": matthews,
+    "pearson": pearson,
+    "spearman": spearman,
+}
