@@ -141,6 +141,33 @@ class Trace:
         metric = _checks.symmetrised("metric", metric)
         return self._quadratic_errors(metric @ Y)
 
+    @torch.no_grad()
+    def first_order(self, inputs: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor:
+        """First-order change of a loss that each level makes, given the gradients at the outputs.
+
+        One product with K and one with Y cover all levels: g·ΔW_k x is a suffix sum of (Yᵀg) ∘ (K x).
+
+        Args:
+            inputs: x, (..., n, d): vectors that the matrix multiplies.
+            gradients: g, (..., n, r): of the loss, at the outputs.
+
+        Returns:
+            float32 (..., groups + 1): Σ_n g·ΔW_k (x − μ), with μ the mean given to `prune`, or 0.
+        """
+        rows, columns = self._components.shape
+        _checks.finite_tensor("inputs", inputs, (*inputs.shape[:-1], columns))
+        _checks.finite_tensor("gradients", gradients, (*inputs.shape[:-1], rows))
+        positions = columns_of(self.order.flip(0), self.group_size)
+        moved = inputs.detach().to(self._components.device, torch.float32)[..., positions]
+        if self._updated:
+            moved = moved @ self._matrix.to(torch.float32).mT
+        if self._mean is not None:
+            moved = moved - self._mean.to(torch.float32)
+        felt = gradients.detach().to(moved) @ self._components.to(torch.float32)
+        lost = -(felt * moved).sum(-2)  # (..., d) by position
+        lost = lost.flip(-1).cumsum(-1)[..., self.group_size - 1 :: self.group_size]
+        return torch.cat([torch.zeros_like(lost[..., :1]), lost], dim=-1)
+
     def _quadratic_errors(self, MY: torch.Tensor) -> torch.Tensor:
         """tr(M ΔW_k (H/2) ΔW_kᵀ) of all levels, (groups + 1,), given M Y (r, d)."""
         Y = self._components

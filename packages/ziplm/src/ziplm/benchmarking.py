@@ -1,6 +1,6 @@
 """Measure whole models against each other in a stated environment."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,16 +69,7 @@ def compare_models(
     Raises:
         UsageError: if the sequence is longer than a model takes.
     """
-    for name, model in models.items():
-        longest = model.config.max_position_embeddings
-        if setting.sequence_length > longest:
-            raise UsageError(
-                f"a sequence of {setting.sequence_length} is too long for {name}",
-                f"it takes up to {longest} tokens",
-            )
-    vocabulary = min(model.config.vocab_size for model in models.values())
-    shape = (setting.batch_size, setting.sequence_length)
-    tokens = torch.randint(vocabulary, shape, generator=torch.Generator().manual_seed(0)).to(setting.device)
+    tokens = random_tokens(list(models.values()), setting)
     engine = ENGINES[setting.engine]()
     prepared = {}
     for name, model in models.items():
@@ -93,3 +84,20 @@ def compare_models(
         threads=setting.threads,
         progress=progress,
     )
+
+
+def random_tokens(models: Sequence[PreTrainedModel], setting: Setting) -> torch.Tensor:
+    """Tokens (batch, sequence) that all models know, always the same.
+
+    Raises:
+        UsageError: if the sequence is longer than a model takes.
+    """
+    longest = min(model.config.max_position_embeddings for model in models)
+    if setting.sequence_length > longest:
+        raise UsageError(
+            f"a sequence of {setting.sequence_length} is too long for the model",
+            f"it takes up to {longest} tokens",
+        )
+    vocabulary = min(model.config.vocab_size for model in models)
+    shape = (setting.batch_size, setting.sequence_length)
+    return torch.randint(vocabulary, shape, generator=torch.Generator().manual_seed(0)).to(setting.device)

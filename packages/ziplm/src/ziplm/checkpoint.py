@@ -3,6 +3,7 @@
 import json
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,16 @@ from ziplm.models import AUTO_CLASSES, zip_class
 
 
 def save(
-    model: PreTrainedModel, folder: str | Path, tokenizer: PreTrainedTokenizerBase | None = None
+    model: PreTrainedModel,
+    folder: str | Path,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    also: Callable[[Path], None] | None = None,
 ) -> None:
     """Write a checkpoint that any user of transformers can load.
 
     A shrunk model's folder holds the code that it needs. With ziplm imported, the Auto classes load it as it
-    is; without, with ``trust_remote_code=True``. An existing folder is replaced at the very end.
+    is; without, with ``trust_remote_code=True``. An existing folder is replaced at the very end. `also` may
+    add files: it is called with the folder that holds everything else, and will have this name.
     """
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -30,6 +35,8 @@ def save(
         model.save_pretrained(temporary)
         if tokenizer is not None:
             tokenizer.save_pretrained(temporary)
+        if also is not None:
+            also(temporary)
         temporary.chmod(0o755)
         if folder.exists():
             old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))

@@ -36,6 +36,18 @@ class BadCheckpoint(ZipLMError):
     exit_code = 4
 
 
+class BadRun(ZipLMError):
+    """A run folder that is damaged, in use, or belongs to another command."""
+
+    exit_code = 5
+
+
+class UnreachableTarget(ZipLMError, ValueError):
+    """A target beyond what removing everything would bring."""
+
+    exit_code = 6
+
+
 def one_line(error: BaseException) -> str:
     """The first line of somebody else's message, or the kind of error if it has none."""
     lines = str(error).strip().splitlines()

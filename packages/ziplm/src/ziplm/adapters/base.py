@@ -15,6 +15,8 @@ from ziplm.models import zip_class
 
 Kind = Literal["attention", "ffn"]
 KINDS: tuple[Kind, Kind] = ("attention", "ffn")
+Columns = torch.Tensor | slice
+"""Which columns of an output matrix are kept: by number, or the first so many, of which views can be made."""
 
 
 @dataclass(frozen=True)
@@ -172,11 +174,61 @@ class Adapter(ABC):
 
         All that the module keeps (norms, settings) is shared with the model, which is not changed.
         """
-        layer = structure_copy(self.layers(model)[module.layer])
-        with torch.device("meta"):
-            self._resize(layer, module.kind, trace.groups - removed)
-        parts = {name: getattr(layer, name) for name in self._parts(module.kind)}
+        layer = self.layers(model)[module.layer]
         state = self.state(model, module, trace, removed)
+        return self._assembled(layer, module.kind, trace.groups - removed, state)
+
+    @final
+    def reordered(self, model: PreTrainedModel, module: Module, trace: Trace) -> nn.Module:
+        """The module's layer with its groups in reverse order of removal: the last to go comes first."""
+        layer = self.layers(model)[module.layer]
+        groups = trace.order.flip(0)
+        columns = groups[:, None] * module.group_size + torch.arange(module.group_size, device=groups.device)
+        weight, bias = self.weight(model, module).detach(), self.bias(model, module).detach()
+        columns = columns.flatten().to(weight.device)
+        state = self._state(layer, module.kind, columns, weight[:, columns], bias)
+        copy = structure_copy(layer)
+        for name, part in self._assembled(layer, module.kind, module.groups, state).items():
+            setattr(copy, name, part)
+        return copy
+
+    @final
+    def leading(
+        self,
+        layer: nn.Module,
+        module: Module,
+        groups: int,
+        weight: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+    ) -> dict[str, nn.Module]:
+        """The parts of a module with its first `groups` groups only, views of the layer's where possible.
+
+        Args:
+            layer: such as `reordered` makes.
+            module: which of its modules.
+            groups: how many to keep, 0 to all.
+            weight: (hidden, groups * group_size), instead of the layer's own output matrix.
+            bias: (hidden,), instead of its own.
+        """
+        output = self._output_layer(layer, module.kind)
+        assert isinstance(output.bias, torch.Tensor)
+        columns = slice(0, groups * module.group_size)
+        if weight is None:
+            assert isinstance(output.weight, torch.Tensor)
+            weight = self._out_in(output.weight.detach())[:, columns]
+        state = self._state(
+            layer, module.kind, columns, weight, output.bias.detach() if bias is None else bias
+        )
+        return self._assembled(layer, module.kind, groups, state)
+
+    def _assembled(
+        self, layer: nn.Module, kind: Kind, groups: int, state: dict[str, torch.Tensor]
+    ) -> dict[str, nn.Module]:
+        """Parts of a layer with another number of groups around tensors that exist already."""
+        layer = structure_copy(layer)
+        with torch.device("meta"):
+            self._resize(layer, kind, groups)
+        parts = {name: getattr(layer, name) for name in self._parts(kind)}
         for name, part in parts.items():
             own = {
                 key.removeprefix(f"{name}."): value
@@ -257,7 +309,7 @@ class Adapter(ABC):
 
     @abstractmethod
     def _state(
-        self, layer: nn.Module, kind: Kind, columns: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+        self, layer: nn.Module, kind: Kind, columns: Columns, weight: torch.Tensor, bias: torch.Tensor
     ) -> dict[str, torch.Tensor]:
         """Parameters of the module with `columns` kept; none but the bias if there are no columns."""
 

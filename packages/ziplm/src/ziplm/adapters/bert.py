@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from ziplm.adapters.base import Adapter, Kind, StreamPoint
+from ziplm.adapters.base import Adapter, Columns, Kind, StreamPoint
 from ziplm.models.modeling_zip_bert import resize_attention, resize_ffn
 
 
@@ -60,10 +60,10 @@ class BertAdapter(Adapter):
         return ("attention",) if kind == "attention" else ("intermediate", "output")
 
     def _state(
-        self, layer: Any, kind: Kind, columns: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+        self, layer: Any, kind: Kind, columns: Columns, weight: torch.Tensor, bias: torch.Tensor
     ) -> dict[str, torch.Tensor]:
         output = "attention.output.dense" if kind == "attention" else "output.dense"
-        if not len(columns):
+        if not weight.shape[1]:
             return {f"{output}.bias": bias}
         first = (
             {

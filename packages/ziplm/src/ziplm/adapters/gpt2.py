@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from ziplm.adapters.base import Adapter, Kind, StreamPoint
+from ziplm.adapters.base import Adapter, Columns, Kind, StreamPoint
 from ziplm.models.modeling_zip_gpt2 import resize_attention, resize_ffn
 
 
@@ -60,21 +60,26 @@ class GPT2Adapter(Adapter):
         return ("ln_1", "attn") if kind == "attention" else ("ln_2", "mlp")
 
     def _state(
-        self, layer: Any, kind: Kind, columns: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+        self, layer: Any, kind: Kind, columns: Columns, weight: torch.Tensor, bias: torch.Tensor
     ) -> dict[str, torch.Tensor]:
         branch = "attn" if kind == "attention" else "mlp"
-        if not len(columns):
+        if not weight.shape[1]:
             return {f"{branch}.c_proj.bias": bias}
         if kind == "attention":
             first, name = layer.attn.c_attn, "attn.c_attn"
-            kept = torch.cat([columns + part * layer.attn.split_size for part in range(3)])  # of q | k | v
+            # Of q | k | v, which lie side by side, the same columns each.
+            size = layer.attn.split_size
+            parts = [slice(part * size, (part + 1) * size) for part in range(3)]
+            first_weight = torch.cat([first.weight.detach()[:, part][:, columns] for part in parts], dim=1)
+            first_bias = torch.cat([first.bias.detach()[part][columns] for part in parts])
         else:
-            first, name, kept = layer.mlp.c_fc, "mlp.c_fc", columns
+            first, name = layer.mlp.c_fc, "mlp.c_fc"
+            first_weight, first_bias = first.weight.detach()[:, columns], first.bias.detach()[columns]
         return {
             f"{branch}.c_proj.weight": weight.mT.contiguous(),
             f"{branch}.c_proj.bias": bias,
-            f"{name}.weight": first.weight.detach()[:, kept],
-            f"{name}.bias": first.bias.detach()[kept],
+            f"{name}.weight": first_weight,
+            f"{name}.bias": first_bias,
         }
 
     def _resize(self, layer: nn.Module, kind: Kind, groups: int) -> None:

@@ -1,0 +1,255 @@
+"""`compress`: a model and its targets in, a family of smaller models out."""
+
+import platform
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+from ziplm.checkpoint import save
+from ziplm.config import Config
+from ziplm.files import read_json, write_json
+from ziplm.fit import Measured, fit_levels, measure
+from ziplm.inspection import size_on_disk
+from ziplm.pipeline import Pipeline
+from ziplm.progress import Bars, Reporter, Silent
+from ziplm.recover import speedup_that_recovers
+from ziplm.refit import refit
+from ziplm.run import open_run
+from ziplm.search import Found, find_levels, prior_names_for
+from ziplm.shrink import shrink
+from ziplm.targets import Target, targets_of
+
+REFIT_SAMPLES = 1024
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """One finished target.
+
+    Attributes:
+        target: its name, such as ``2x``.
+        folder: the checkpoint, for `ziplm.load` or transformers.
+        metrics: what metrics.json holds.
+    """
+
+    target: str
+    folder: Path
+    metrics: dict[str, Any]
+
+
+def compress(
+    model: str | None = None,
+    task: str | None = None,
+    *,
+    output: str | Path | None = None,
+    config: Config | None = None,
+    progress: bool | Reporter = False,
+    **options: Any,
+) -> list[Compressed]:
+    """Make a family of smaller models, one for each target, each measured to be as fast as asked.
+
+    The same call goes on where a killed one was. See `Config` for all options.
+
+    Args:
+        model: a folder, or a name on the hub.
+        task: a name of `ziplm.tasks.TASKS`.
+        output: the run folder.
+        config: all of it at once, instead.
+        progress: whether to show bars on stderr.
+        options: of `Config`, such as ``speedup=[2, 4]``.
+
+    Returns:
+        What was made, the slowest first.
+
+    Raises:
+        ZipLMError: with what is wrong and what to do.
+    """
+    if config is None:
+        config = Config.of({"model": model, "task": task, "output": str(output or ""), **options})
+    reporter = progress if not isinstance(progress, bool) else Bars() if progress else Silent()
+    targets = targets_of(config)
+    with open_run(config) as run:
+        pipeline = Pipeline(config, run, reporter)
+        todo = [target for target in targets if not run.is_done(target.name)]
+        if todo:
+            _check_reachable(pipeline, todo)
+        for target in todo:
+            reporter.note(f"target {target.name}")
+            _Member(pipeline, target).make()
+        return [
+            Compressed(target.name, run.result_folder(target.name), run.metrics(target.name))
+            for target in targets
+        ]
+
+
+def _check_reachable(pipeline: Pipeline, targets: list[Target]) -> None:
+    """Fail before the long work: data, times and all targets are looked at first."""
+    pipeline.parts  # noqa: B018
+    quick = pipeline.reachable
+    for target in targets:
+        if target.kind != "recover":
+            quick.require_reachable(target.seconds(quick), f"target {target.name}")
+
+
+class _Member:
+    """One member of the family, from the search to its checkpoint."""
+
+    def __init__(self, pipeline: Pipeline, target: Target) -> None:
+        self.pipeline, self.target = pipeline, target
+        self.config, self.run, self.reporter = pipeline.config, pipeline.run, pipeline.reporter
+        self.state = self.run.target_state(target.name)
+        self.predicted_only = self.config.latency_table is not None
+
+    def make(self) -> None:
+        """All stages of a target."""
+        pipeline = self.pipeline
+        target = self.target
+        if target.kind == "recover":
+            chosen = self._kept("recover.json", lambda: speedup_that_recovers(pipeline, target.value))
+            target = Target("speedup", chosen["speedup"])
+        seconds = target.seconds(pipeline.choices)
+        found = Found.from_dict(self._kept("found.json", lambda: self._search(seconds).to_dict()))
+        fitted = self._kept("fitted.json", lambda: self._fit(found, seconds, target.kind == "latency"))
+        removed = pipeline.choices.removed(fitted["levels"])
+        traces = [pipeline.traces.get(m.module.name) for m in pipeline.choices.levels]
+        small = shrink(pipeline.model, removed, traces)
+        small, refitted = self._refit(small)
+        metrics = pipeline.evaluate(small, f"evaluate {self.target.name}")
+        measured = None if self.predicted_only else self._measure(small, "fresh measurement")
+        report = self._report(small, found, fitted, refitted, metrics, measured)
+
+        def add_report(folder: Path) -> None:
+            pipeline.task.copy_extras(Path(self.config.model), folder)
+            write_json(folder / "metrics.json", {**report, "bytes_on_disk": size_on_disk(folder)})
+
+        save(small, self.run.result_folder(self.target.name), pipeline.tokenizer, also=add_report)
+
+    def _kept(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """A result from its file, or made and saved."""
+        path = self.state / name
+        if not path.exists():
+            write_json(path, make())
+        kept: dict[str, Any] = read_json(path)
+        return kept
+
+    def _search(self, seconds: float) -> Found:
+        pipeline, config = self.pipeline, self.config
+        names = [config.prior] if config.prior != "auto" else prior_names_for(pipeline.priors)
+        if pipeline.paper:
+            names = ["own"]
+        evaluations = config.search_evaluations
+        self.state.mkdir(parents=True, exist_ok=True)
+        with self.run.timed("search"), self.reporter.stage("search") as advance:
+            return find_levels(
+                pipeline.choices,
+                seconds,
+                names,
+                pipeline.search_loss,
+                pipeline.judge_loss,
+                method="ziplm" if pipeline.paper else "direct",
+                evaluations=evaluations,
+                seed=config.seed,
+                checkpoint=self.state / "search.json",
+                progress=lambda done, best: advance(done, evaluations),
+            )
+
+    def _measure(self, small: PreTrainedModel, description: str) -> Measured:
+        with self.run.timed("measure"), self.reporter.stage(description) as advance:
+            return measure(
+                self.pipeline.model,
+                small,
+                self.config.setting,
+                max_seconds=self.config.measure_seconds,
+                progress=lambda rounds, used: advance(used, 1.0),
+            )
+
+    def _fit(self, found: Found, seconds: float, absolute: bool) -> dict[str, Any]:
+        if self.predicted_only:
+            return {"levels": list(found.levels), "rounds": []}
+        levels, rounds = fit_levels(
+            self.pipeline.model,
+            self.pipeline.traces,
+            self.pipeline.choices,
+            found.levels,
+            found.prior,
+            seconds,
+            lambda small: self._measure(small, "fit: measure"),
+            absolute=absolute,
+        )
+        return {"levels": list(levels), "rounds": rounds}
+
+    def _refit(self, small: PreTrainedModel) -> tuple[PreTrainedModel, dict[str, Any] | None]:
+        """The refitted model if it is closer to the dense one on samples that it was not fitted to."""
+        pipeline = self.pipeline
+        if not self.config.refit or pipeline.paper:
+            return small, None
+        with self.run.timed("refit"), self.reporter.stage("refit") as advance:
+            features = pipeline.parts[0]
+            weights = {module.name: pipeline.token_weights(module)[0] for module in pipeline.modules}
+            fitted = refit(
+                pipeline.model,
+                small,
+                pipeline.task,
+                features,
+                weights,
+                most_samples=REFIT_SAMPLES,
+                batch_size=self.config.calibration_batch_size,
+                progress=advance,
+            )
+            before, after = pipeline.divergence(small), pipeline.divergence(fitted)
+        kept = after < before
+        return (fitted if kept else small), {"before": before, "after": after, "kept": kept}
+
+    def _report(
+        self,
+        small: PreTrainedModel,
+        found: Found,
+        fitted: dict[str, Any],
+        refitted: dict[str, Any] | None,
+        metrics: dict[str, dict[str, float]],
+        measured: Measured | None,
+    ) -> dict[str, Any]:
+        pipeline = self.pipeline
+        dense, choices = pipeline.dense_metrics, pipeline.choices
+        sizes = choices.sizes(fitted["levels"])
+        predicted = choices.table.predict(sizes)
+        own, best = pipeline.main_metric(metrics), pipeline.main_metric(dense)
+        return {
+            "target": {"name": self.target.name, "kind": self.target.kind, "value": self.target.value},
+            "measured": None if measured is None else asdict(measured),
+            "predicted": {"seconds": predicted, "speedup": choices.dense_seconds / predicted},
+            "metric": {"name": pipeline.task.metric, "dense": best, "compressed": own},
+            "metrics": {"dense": dense, "compressed": metrics},
+            "divergence": pipeline.divergence(small),
+            "sizes": sizes,
+            "dense_sizes": {kind: pipeline.adapter.dense_groups(pipeline.model, kind) for kind in sizes},  # type: ignore[arg-type]
+            "parameters": _parameters(pipeline, small),
+            "dense_parameters": _parameters(pipeline, pipeline.model),
+            "search": found.to_dict(),
+            "fit": fitted["rounds"],
+            "refit": refitted,
+            "environment": choices.table.environment.to_dict(),
+            "versions": {
+                "ziplm": version("ziplm"),
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+                "python": platform.python_version(),
+            },
+            "seed": self.config.seed,
+            "command": shlex.join(["ziplm", *sys.argv[1:]]),
+            "seconds": self.run.seconds,
+        }
+
+
+def _parameters(pipeline: Pipeline, model: PreTrainedModel) -> dict[str, int]:
+    """How many parameters a model has, and how many of them are in its layers."""
+    layers = sum(p.numel() for layer in pipeline.adapter.layers(model) for p in layer.parameters())
+    return {"all": sum(p.numel() for p in model.parameters()), "layers": layers}

@@ -1,0 +1,195 @@
+"""What a run is asked to do: every option with its default, as TOML and back."""
+
+import dataclasses
+import json
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from ziplm.benchmarking import Setting
+from ziplm.errors import UsageError, one_line
+from ziplm.files import written_whole
+from ziplm.tasks.base import Source
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+TARGETS = ("speedup", "latency_ms", "recover")
+
+
+@dataclass(frozen=True)
+class Config:
+    """All options of `compress`. Only `model`, `task` and a target have no default that will do.
+
+    Attributes:
+        model: a folder or a name on the hub.
+        task: a name of `ziplm.tasks`.
+        output: the run folder.
+        speedup: targets, times as fast as the dense model.
+        latency_ms: targets, milliseconds for a forward pass.
+        recover: targets, shares of the metric to keep: the fastest model that does.
+        train_file: examples to calibrate on, instead of the task's own.
+        validation_file: examples to evaluate on.
+        eval_file: the same, to evaluate on something else.
+        text_column: names of one or two columns of text.
+        label_column: name of the column with labels.
+        max_length: longest example in tokens; None: the sequence length.
+        device: such as cpu or cuda:0.
+        threads: of torch while measuring; None: as many as torch has.
+        dtype: float32, float16 or bfloat16, of the measured models.
+        batch_size: of the measured inputs.
+        sequence_length: of the measured inputs.
+        engine: eager or compile.
+        attention: implementation, such as eager or sdpa; None: transformers' choice.
+        clock: wall, or cpu on shared machines.
+        latency_table: a file measured elsewhere; nothing is measured here then.
+        method: default, or ziplm for the paper's own configuration.
+        calibration_samples: behind the Hessians; None: 2048, or 512 for language models.
+        search_samples: for the search, and as many again to judge its result.
+        gradients: whether to find the loss metric; without it the stream prior has to do.
+        prior: one of the priors, or auto to try them all.
+        evaluations: of candidates, by the search; None: 100, or 1000 for ziplm.
+        loss: kl to the dense model, or the task's own.
+        refit: whether to fit what is left to the dense model's stream.
+        measure_seconds: longest time of one measurement of a model.
+        profile_seconds: longest time of the latency table.
+        calibration_batch_size: samples at a time while calibrating and evaluating.
+        memory_gb: how much memory Hessians may take at once; more passes are made if it is less than needed.
+        seed: of everything that is random.
+    """
+
+    model: str
+    task: str
+    output: str
+    speedup: tuple[float, ...] = ()
+    latency_ms: tuple[float, ...] = ()
+    recover: tuple[float, ...] = ()
+    train_file: str | None = None
+    validation_file: str | None = None
+    eval_file: str | None = None
+    text_column: tuple[str, ...] = ()
+    label_column: str | None = None
+    max_length: int | None = None
+    device: str = "cpu"
+    threads: int | None = None
+    dtype: str = "float32"
+    batch_size: int = 8
+    sequence_length: int = 128
+    engine: Literal["eager", "compile"] = "eager"
+    attention: str | None = None
+    clock: Literal["wall", "cpu"] = "wall"
+    latency_table: str | None = None
+    method: Literal["default", "ziplm"] = "default"
+    calibration_samples: int | None = None
+    search_samples: int = 256
+    gradients: bool = True
+    prior: str = "auto"
+    evaluations: int | None = None
+    loss: Literal["kl", "task"] = "kl"
+    refit: bool = True
+    measure_seconds: float = 30.0
+    profile_seconds: float = 120.0
+    calibration_batch_size: int = 32
+    memory_gb: float = 2.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in (*TARGETS, "text_column"):
+            object.__setattr__(self, name, _as_tuple(getattr(self, name)))
+        for value in self.speedup:
+            _require(value > 1, f"a speedup of {value:g}", "ask for more than 1")
+        for value in self.latency_ms:
+            _require(value > 0, f"a latency of {value:g} ms", "ask for more than 0")
+        for value in self.recover:
+            _require(0 < value <= 1, f"recover is {value:g}", "give a share of the metric, such as 0.99")
+        _require(self.dtype in DTYPES, f"dtype is {self.dtype!r}", f"use one of {', '.join(DTYPES)}")
+        _require(len(self.text_column) <= 2, f"{len(self.text_column)} text columns", "give one or two")
+        for name in ("calibration_samples", "search_samples", "batch_size", "sequence_length", "threads"):
+            value = getattr(self, name)
+            _require(value is None or value >= 1, f"{name} is {value}", "use a whole number from 1 up")
+        _require(self.memory_gb > 0, f"memory_gb is {self.memory_gb:g}", "use more than 0")
+        choices = ("auto", "factored", "scalar", "exact", "stream", "own")
+        _require(self.prior in choices, f"prior is {self.prior!r}", f"use one of {', '.join(choices)}")
+
+    @property
+    def setting(self) -> Setting:
+        """Where and on what models are measured."""
+        return Setting(
+            self.batch_size,
+            self.sequence_length,
+            self.threads,
+            self.device,
+            DTYPES[self.dtype],
+            self.engine,
+            self.clock,
+        )
+
+    @property
+    def source(self) -> Source:
+        """Where examples come from."""
+        return Source(
+            self.train_file, self.validation_file, self.eval_file, self.text_column, self.label_column
+        )
+
+    @property
+    def search_evaluations(self) -> int:
+        """How often the search evaluates a candidate."""
+        if self.evaluations is not None:
+            return self.evaluations
+        return 1000 if self.method == "ziplm" else 100
+
+    def differences(self, other: "Config") -> list[str]:
+        """Options that two runs in one folder must share, and do not. Targets and folder may differ."""
+        free = (*TARGETS, "output")
+        names = [f.name for f in fields(self) if f.name not in free]
+        return [
+            f"{name} is {getattr(self, name)!r}, was {getattr(other, name)!r}"
+            for name in names
+            if getattr(self, name) != getattr(other, name)
+        ]
+
+    def save(self, path: Path) -> None:
+        """Write as TOML; options that are None are left out."""
+        values = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        # Of TOML's values, those of JSON are a part.
+        lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+        with written_whole(path) as temporary:
+            temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> "Config":
+        """Read a TOML file with all that is needed."""
+        return cls.of(read_options(path))
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> "Config":
+        """From options by name; UsageError if one is missing."""
+        missing = [name for name in ("model", "task", "output") if not options.get(name)]
+        if missing:
+            raise UsageError(f"{missing[0]} is missing", "give it on the command line or in the config file")
+        return cls(**options)
+
+
+def read_options(path: Path) -> dict[str, Any]:
+    """Options of a TOML file, checked by name."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", "check the path") from error
+    except ValueError as error:  # not UTF-8, or not TOML
+        raise UsageError(f"{path} is not TOML: {one_line(error)}", "correct it") from error
+    known = {f.name for f in fields(Config)}
+    values = {name.replace("-", "_"): value for name, value in values.items()}
+    if unknown := [name for name in values if name not in known]:
+        raise UsageError(f"{path} has an unknown option {unknown[0]!r}", "see ziplm compress --help")
+    return values
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _require(condition: bool, message: str, hint: str) -> None:
+    if not condition:
+        raise UsageError(message, hint)

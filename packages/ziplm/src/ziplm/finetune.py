@@ -1,0 +1,448 @@
+"""Fine-tuning, with or without a teacher: the Trainer of transformers, made safe to kill and to repeat."""
+
+import inspect
+import json
+import math
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_model
+from token_distill import DistillationLoss, Outputs, Teacher
+from torch import nn
+from torch.utils.data import Sampler
+from transformers import (
+    PreTrainedModel,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+from transformers.trainer_callback import PrinterCallback
+from transformers.trainer_pt_utils import DistributedLengthGroupedSampler
+
+from ziplm.adapters import adapter_for
+from ziplm.errors import UsageError, ZipLMError, one_line
+from ziplm.heads import LABELS, Batch, inputs_of
+from ziplm.tasks.base import Features, Progress, Task
+
+_WHOLE = "whole"  # a checkpoint without this file was not written to its end
+_LOGS = 50  # losses that are kept of a training, about
+
+Schedule = Literal["linear", "cosine", "constant_with_warmup"]
+Precision = Literal["float32", "bf16", "fp16"]
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How to train; the optimizer is AdamW.
+
+    Attributes:
+        learning_rate: the highest one.
+        epochs: passes over the data, also a fraction of one; not used if `max_steps` is positive.
+        max_steps: optimizer steps; -1 to go by `epochs`.
+        batch_size: examples in a forward pass, of each process.
+        gradient_accumulation: forward passes to an optimizer step.
+        weight_decay: not applied to biases and norms.
+        max_grad_norm: to which gradients are clipped; 0 does not clip.
+        warmup_ratio: the part of all steps in which the learning rate rises from zero.
+        schedule: of the learning rate, after the warmup.
+        seed: of the order of the data and of dropout; the same seed gives the same weights.
+        dropout: False trains without, whatever the model's config says.
+        precision: "float32", or on a GPU mixed with "bf16" or "fp16"; weights stay as they are.
+        checkpoints: how many times, evenly, the state is saved to go on from.
+        report_to: trackers by the names of transformers, such as "tensorboard".
+    """
+
+    learning_rate: float = 5e-5
+    epochs: float = 3.0
+    max_steps: int = -1
+    batch_size: int = 32
+    gradient_accumulation: int = 1
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    warmup_ratio: float = 0.0
+    schedule: Schedule = "linear"
+    seed: int = 0
+    dropout: bool = True
+    precision: Precision = "float32"
+    checkpoints: int = 10
+    report_to: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, allowed, rule in (
+            ("learning_rate", 0 < self.learning_rate < math.inf, "be positive"),
+            ("epochs", 0 < self.epochs < math.inf or self.max_steps > 0, "be positive"),
+            ("max_steps", self.max_steps > 0 or self.max_steps == -1, "be positive, or -1 to go by epochs"),
+            ("batch_size", self.batch_size >= 1, "be at least 1"),
+            ("gradient_accumulation", self.gradient_accumulation >= 1, "be at least 1"),
+            ("weight_decay", 0 <= self.weight_decay < math.inf, "be zero or positive"),
+            ("max_grad_norm", 0 <= self.max_grad_norm < math.inf, "be zero or positive"),
+            ("warmup_ratio", 0 <= self.warmup_ratio < 1, "be at least 0 and below 1"),
+            ("schedule", self.schedule in get_args(Schedule), f"be one of {', '.join(get_args(Schedule))}"),
+            (
+                "precision",
+                self.precision in get_args(Precision),
+                f"be one of {', '.join(get_args(Precision))}",
+            ),
+            ("checkpoints", self.checkpoints >= 1, "be at least 1"),
+        ):
+            if not allowed:
+                raise UsageError(f"{name} is {getattr(self, name)!r}", f"it must {rule}")
+
+
+@dataclass(frozen=True)
+class TrainingSummary:
+    """What a training did.
+
+    Attributes:
+        steps: optimizer steps.
+        epochs: passes over the data.
+        examples: seen by all processes, repetitions included.
+        seconds: of this call only, if an earlier one was killed.
+        losses: (step, mean loss since the step before), some fifty of them.
+    """
+
+    steps: int
+    epochs: float
+    examples: int
+    seconds: float
+    losses: tuple[tuple[int, float], ...]
+
+
+def finetune(
+    model: PreTrainedModel,
+    task: Task,
+    features: Sequence[Features],
+    options: TrainingOptions,
+    *,
+    teacher: PreTrainedModel | None = None,
+    loss: DistillationLoss | None = None,
+    folder: str | Path,
+    progress: Progress | None = None,
+) -> TrainingSummary:
+    """Train a model in place, and leave it in eval mode.
+
+    Killed at any point and called again with the same arguments and the weights from before, it goes on from
+    the last whole checkpoint in `folder` and ends with the same weights. Once it has ended, it only loads
+    them; the folder is the caller's to delete. It may be called by every process of a torchrun.
+
+    Args:
+        model: dense or shrunk, on the device to train on. It gets parameters of its own first: no other model
+            that shared them changes.
+        task: makes the batches.
+        features: tokenised examples with labels, in the same order in every call.
+        options: see there.
+        teacher: a model with the same number of layers; never changed.
+        loss: weights of task, logit and token loss; needs a teacher. None: the model's own loss.
+        folder: for checkpoints, made if need be.
+        progress: called with the steps done and the steps to do, in the first process only.
+
+    Raises:
+        UsageError: there are no examples, the folder belongs to another training, or the model has no such
+            loss.
+        ZipLMError: the loss became nan or infinite.
+    """
+    folder = Path(folder)
+    _check(model, task, features, options, teacher, loss)
+    arguments = _arguments(model, options, folder)
+    _claim(folder, _identity(model, features, options, loss), first=arguments.process_index == 0)
+    last = _last_whole(folder, first=arguments.process_index == 0)
+    _give_own_parameters(model)
+    started = time.perf_counter()
+    if last is not None and (state := _state_of(last)).global_step >= state.max_steps:
+        load_model(model, last / "model.safetensors", device=str(model.device))
+    else:
+        with _settings_kept(model, options.dropout):
+            trainer = _Trainer(model, task, features, arguments, teacher, loss, progress)
+            # Checkpoints hold weights as safetensors, but Trainer keeps its optimizer's state in torch's own
+            # format; it reads that with `weights_only=True`, so nothing is unpickled.
+            trainer.train(resume_from_checkpoint=None if last is None else str(last))
+        # In mixed precision, accelerate replaces `forward`.
+        trainer.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
+        state = trainer.state
+    model.zero_grad(set_to_none=True)
+    if not all(parameter.isfinite().all() for parameter in model.parameters()):
+        raise _diverged("the weights became nan or infinite", state.global_step)
+    epochs = float(state.epoch or 0)
+    return TrainingSummary(
+        steps=state.global_step,
+        epochs=epochs,
+        examples=round(epochs * len(features)),
+        seconds=time.perf_counter() - started,
+        losses=tuple((int(entry["step"]), entry["loss"]) for entry in state.log_history if "loss" in entry),
+    )
+
+
+class _Trainer(Trainer):
+    """Trainer with a distillation loss, and an order of the data that depends on seed and epoch only."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        task: Task,
+        features: Sequence[Features],
+        arguments: TrainingArguments,
+        teacher: PreTrainedModel | None,
+        loss: DistillationLoss | None,
+        progress: Progress | None,
+    ) -> None:
+        # Trainer's own sampler draws from torch's global generator, so a resumed epoch would be another one.
+        self.order = DistributedLengthGroupedSampler(
+            arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size,
+            lengths=[len(example["input_ids"]) for example in features],
+            num_replicas=1,  # accelerate shares the batches out
+            rank=0,
+            seed=arguments.seed,
+        )
+        super().__init__(
+            model=model,
+            args=arguments,
+            data_collator=task.collate,
+            train_dataset=features,
+            callbacks=[_Bookkeeping(self.order, progress)],
+        )
+        self.remove_callback(PrinterCallback)
+        self.teacher = None if teacher is None else Teacher(teacher, device=arguments.device)
+        # Each forward pass counts by its mean. Trainer would rather divide by the number of all labels, but
+        # counts those of GPT2 that predict nothing, too, and takes classifiers to divide by it as well.
+        self.model_accepts_loss_kwargs = False
+        self.loss = loss
+        if loss is not None:
+            layers = {module.layer for module in adapter_for(model).modules(model) if module.groups}
+            self.layers = sorted(layers)
+            if loss.token and not layers and (loss.task or loss.logit):
+                self.loss = replace(loss, token=0.0)  # no layer is left to compare
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: Batch,
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """A scalar for one batch; refuses nan."""
+        if self.loss is None:
+            loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        else:
+            loss, outputs = self._distilled(self.loss, model, inputs)
+        if not torch.isfinite(loss):
+            raise _diverged(f"the loss became {loss.item()}", self.state.global_step + 1)
+        return (loss, outputs) if return_outputs else loss
+
+    def _distilled(
+        self, loss: DistillationLoss, model: nn.Module, inputs: Batch
+    ) -> tuple[torch.Tensor, Outputs]:
+        assert self.teacher is not None
+        unlabelled = inputs_of(inputs)
+        hidden = loss.token > 0
+        made = model(**(inputs if loss.task else unlabelled), output_hidden_states=hidden)
+        outputs = Outputs.of(made)
+        taught = self.teacher(**unlabelled, output_hidden_states=hidden) if loss.logit or hidden else None
+        try:
+            parts = loss(
+                outputs,
+                taught,
+                task_loss=getattr(made, "loss", None),
+                mask=inputs.get("attention_mask"),
+                layers=self.layers,
+            )
+        except ValueError as error:
+            raise _diverged(one_line(error), self.state.global_step + 1) from error
+        return parts.total, outputs
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
+        return self.order
+
+
+class _Bookkeeping(TrainerCallback):
+    """Marks whole checkpoints, sets the epoch of the order of the data, and tells about progress."""
+
+    def __init__(self, order: DistributedLengthGroupedSampler, progress: Progress | None) -> None:
+        self.order = order
+        self.progress = progress
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        # With several processes, accelerate does not reach the sampler of an epoch that is resumed.
+        self.order.set_epoch(int(state.epoch or 0))
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.progress is not None and state.is_world_process_zero:
+            self.progress(state.global_step, state.max_steps)
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        _wait_for_everyone()  # each process writes the state of its own generators
+        if state.is_world_process_zero:
+            (Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / _WHOLE).touch()
+
+
+def _check(
+    model: PreTrainedModel,
+    task: Task,
+    features: Sequence[Features],
+    options: TrainingOptions,
+    teacher: PreTrainedModel | None,
+    loss: DistillationLoss | None,
+) -> None:
+    if len(features) == 0:
+        raise UsageError("there are no examples to train on", "check the training data")
+    if (teacher is None) != (loss is None):
+        given, missing = ("loss", "teacher") if teacher is None else ("teacher", "loss")
+        raise UsageError(f"there is a {given} and no {missing}", "give both to distill, or neither")
+    if teacher is model:
+        raise UsageError("the teacher is the model that is trained", "give a copy")
+    if loss is None or loss.task:
+        taken = [name for name in LABELS if name in inspect.signature(model.forward).parameters]
+        if not taken:
+            raise UsageError(
+                f"{type(model).__name__} has no loss of its own", "give a teacher, and a loss with task=0"
+            )
+        if not set(taken) & set(task.collate(features[:1])):
+            raise UsageError("the examples have no labels", "check the training data, or distill with task=0")
+    if options.precision != "float32" and model.device.type == "cpu":
+        raise UsageError(
+            f"precision {options.precision} on a CPU is slow at best",
+            "use float32, or move the model to a GPU",
+        )
+
+
+def _arguments(model: PreTrainedModel, options: TrainingOptions, folder: Path) -> TrainingArguments:
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        learning_rate=options.learning_rate,
+        num_train_epochs=options.epochs,
+        max_steps=options.max_steps,
+        per_device_train_batch_size=options.batch_size,
+        gradient_accumulation_steps=options.gradient_accumulation,
+        weight_decay=options.weight_decay,
+        max_grad_norm=options.max_grad_norm,
+        warmup_steps=options.warmup_ratio,  # below 1, a part of all steps
+        lr_scheduler_type=options.schedule,
+        seed=options.seed,
+        bf16=options.precision == "bf16",
+        fp16=options.precision == "fp16",
+        use_cpu=model.device.type == "cpu",
+        save_strategy="steps",
+        save_steps=1 / options.checkpoints if options.checkpoints > 1 else 10**9,  # and at the end
+        save_total_limit=2,  # one of them is whole while the other is written
+        logging_strategy="steps",
+        logging_steps=1 / _LOGS,
+        report_to=list(options.report_to) or "none",
+        remove_unused_columns=False,
+        dataloader_pin_memory=model.device.type != "cpu",
+        disable_tqdm=True,
+    )
+    # Several GPUs are for torchrun: without it, Trainer would split each batch among threads, while the
+    # teacher sees the whole of it. (Reading `n_gpu` also makes the processes find each other.)
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments
+
+
+@contextmanager
+def _settings_kept(model: PreTrainedModel, dropout: bool) -> Iterator[None]:
+    """Eval mode, dropout and cache as they were, after a training that changed them."""
+    rates = {module: module.p for module in model.modules() if isinstance(module, nn.Dropout)}
+    use_cache = getattr(model.config, "use_cache", None)
+    try:
+        if not dropout:
+            for module in rates:
+                module.p = 0.0
+        yield
+    finally:
+        for module, rate in rates.items():
+            module.p = rate
+        if use_cache is not None:
+            model.config.use_cache = use_cache
+        model.eval()
+
+
+def _give_own_parameters(model: PreTrainedModel) -> None:
+    """Replace each parameter by a copy; those that are tied to each other stay so."""
+    copies: dict[nn.Parameter, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                if parameter not in copies:
+                    own = parameter.detach().clone(memory_format=torch.contiguous_format)
+                    copies[parameter] = nn.Parameter(own, requires_grad=parameter.requires_grad)
+                module._parameters[name] = copies[parameter]
+
+
+def _identity(
+    model: PreTrainedModel,
+    features: Sequence[Features],
+    options: TrainingOptions,
+    loss: DistillationLoss | None,
+) -> dict[str, Any]:
+    """What must not change between a call and the one that goes on from its checkpoints, as JSON has it."""
+    identity = {
+        "options": asdict(options),
+        "loss": None if loss is None else asdict(loss),
+        "examples": len(features),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+    }
+    unpacked: dict[str, Any] = json.loads(json.dumps(identity))
+    return unpacked
+
+
+def _claim(folder: Path, identity: dict[str, Any], first: bool) -> None:
+    """Make the folder this training's own, or raise if it is another's."""
+    path = folder / "training.json"
+    if path.exists():
+        try:
+            found = json.loads(path.read_text())
+        except ValueError as error:
+            raise UsageError(f"{path} is damaged: {one_line(error)}", f"delete {folder}") from error
+        changed = sorted(name for name in identity if found.get(name) != identity[name])
+        if changed:
+            raise UsageError(
+                f"{folder} holds checkpoints of a training with other {', '.join(changed)}",
+                "delete it to start again, or use another folder",
+            )
+    elif first:
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(identity, indent=2))
+        temporary.replace(path)
+    _wait_for_everyone()
+
+
+def _last_whole(folder: Path, first: bool) -> Path | None:
+    """The newest whole checkpoint; what was written after it, or not to its end, is removed."""
+    checkpoints = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    whole = [path for path in checkpoints if (path / _WHOLE).exists()]
+    _wait_for_everyone()  # all have looked
+    if first:
+        for path in set(checkpoints) - set(whole):
+            shutil.rmtree(path)
+    _wait_for_everyone()
+    return whole[-1] if whole else None
+
+
+def _wait_for_everyone() -> None:
+    if dist.is_available() and dist.is_initialized():
+        dist.barrier()
+
+
+def _state_of(checkpoint: Path) -> TrainerState:
+    return TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+
+
+def _diverged(what: str, step: int) -> ZipLMError:
+    return ZipLMError(
+        f"{what} at step {step}",
+        "try a smaller learning_rate, a longer warmup_ratio, or precision float32",
+    )

@@ -1,0 +1,116 @@
+"""Stage 5, fit: shrink, measure, correct the levels by what was measured, at most three times."""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from latency_profiler import Comparison
+from obs_structured import Trace
+from spdy_search import InfeasibleBudget, fit_budget
+from transformers import PreTrainedModel
+
+from ziplm.benchmarking import Setting, compare_models
+from ziplm.errors import UnreachableTarget
+from ziplm.search import Choices, Levels
+from ziplm.shrink import shrink
+
+ROUNDS = 3
+TOLERANCE = 0.01
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A measurement of a model beside the dense one, in interleaved rounds.
+
+    Attributes:
+        speedup: dense time / own time.
+        low: end of its 99 % interval.
+        high: the other end.
+        seconds: its own time.
+        dense_seconds: that of the dense model.
+    """
+
+    speedup: float
+    low: float
+    high: float
+    seconds: float
+    dense_seconds: float
+
+    @classmethod
+    def of(cls, comparison: Comparison) -> "Measured":
+        """From a comparison of "dense" and "small"."""
+        ratio = comparison.speedup("small")
+        return cls(
+            ratio.value, ratio.low, ratio.high, comparison["small"].seconds, comparison["dense"].seconds
+        )
+
+
+def for_measuring(model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
+    """The model itself if it is where and what it must be, else a copy: measuring must not change it."""
+    same = model.dtype == setting.dtype and model.device.type == setting.device.split(":")[0]
+    return model if same else copy.deepcopy(model)
+
+
+def measure(
+    dense: PreTrainedModel,
+    small: PreTrainedModel,
+    setting: Setting,
+    *,
+    rel_error: float = 0.01,
+    max_seconds: float = 30.0,
+    progress: Callable[[int, float], None] | None = None,
+) -> Measured:
+    """How much faster `small` is than `dense`."""
+    models = {"dense": for_measuring(dense, setting), "small": for_measuring(small, setting)}
+    return Measured.of(
+        compare_models(models, setting, rel_error=rel_error, max_seconds=max_seconds, progress=progress)
+    )
+
+
+def fit_levels(
+    model: PreTrainedModel,
+    traces: Mapping[str, Trace],
+    choices: Choices,
+    levels: Levels,
+    prior: str,
+    seconds: float,
+    measure_small: Callable[[PreTrainedModel], Measured],
+    *,
+    absolute: bool = False,
+) -> tuple[tuple[int, ...], list[dict[str, Any]]]:
+    """Correct levels until the model, measured as a whole, is as fast as it should be.
+
+    Args:
+        model: the dense one.
+        traces: by name of the module.
+        choices: what `levels` were chosen from.
+        levels: what the search found.
+        prior: whose cost a repair keeps low.
+        seconds: what the whole may take, on the scale of the table.
+        measure_small: measures a shrunk model beside the dense one.
+        absolute: whether `seconds` is what a clock must show; otherwise it is relative to the dense model,
+            and a machine that is slower today than when the table was made does not matter.
+
+    Returns:
+        The levels, and the rounds: speedup measured, seconds predicted.
+    """
+    rounds: list[dict[str, Any]] = []
+
+    def total(candidate: Levels) -> float:
+        small = shrink(model, choices.removed(candidate), [traces.get(m.module.name) for m in choices.levels])
+        measured = measure_small(small)
+        predicted = choices.table.predict(choices.sizes(candidate))
+        rounds.append({"predicted_seconds": predicted, "speedup": measured.speedup})
+        return measured.seconds if absolute else choices.dense_seconds / measured.speedup
+
+    try:
+        result = fit_budget(
+            choices.problem(prior, seconds), levels, total, seconds, ROUNDS, tolerance=TOLERANCE
+        )
+    except InfeasibleBudget as error:
+        raise UnreachableTarget(
+            f"the target cannot be reached: with everything removed that can be, {error}",
+            "ask for a smaller speedup",
+        ) from error
+    return tuple(int(level) for level in result.levels), rounds

@@ -1,0 +1,299 @@
+"""The stages on a run folder: a result is computed when it is needed, saved, and loaded the next time."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from latency_profiler import LatencyTable
+from obs_structured import Trace
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ziplm.adapters import Adapter, Module, adapter_for
+from ziplm.calibrate import LossMetric, gather_inputs, loss_metric
+from ziplm.config import Config
+from ziplm.errors import BadRun, UsageError
+from ziplm.files import read_json, write_json, written_whole
+from ziplm.fit import for_measuring
+from ziplm.levels import module_levels
+from ziplm.profile import latency_table
+from ziplm.progress import Reporter
+from ziplm.prune import Priors, exact_priors, prune_module
+from ziplm.run import Run
+from ziplm.search import Choices
+from ziplm.stitch import Evaluator, Stitcher
+from ziplm.tasks import Features, Splits, Task, make_task
+
+FEWEST = 8  # samples that each part of the calibration data must have
+
+
+class Pipeline:
+    """What all targets of a run share."""
+
+    def __init__(self, config: Config, run: Run, reporter: Reporter) -> None:
+        self.config, self.run, self.reporter = config, run, reporter
+        self.paper = config.method == "ziplm"
+        self.gradients = config.gradients and not self.paper
+
+    @cached_property
+    def task(self) -> Task:
+        """What the model is for."""
+        return make_task(self.config.task)
+
+    @cached_property
+    def model(self) -> PreTrainedModel:
+        """The dense model, in float32 on its device."""
+        options = {"attn_implementation": self.config.attention} if self.config.attention else {}
+        self.config.setting.environment(self.config.attention)  # fails before anything is loaded
+        model = self.task.load_model(self.config.model, dtype=torch.float32, **options)
+        adapter_for(model)
+        model.to(self.config.device)  # type: ignore[arg-type]  # a decorator hides self
+        return model.eval()
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The model's tokenizer."""
+        return self.task.load_tokenizer(self.config.model)
+
+    @cached_property
+    def adapter(self) -> Adapter:
+        """That of the model."""
+        return adapter_for(self.model)
+
+    @cached_property
+    def modules(self) -> list[Module]:
+        """Modules that are left to prune."""
+        return [module for module in self.adapter.modules(self.model) if module.groups]
+
+    @cached_property
+    def splits(self) -> Splits:
+        """Tokenised data."""
+        limit = self.model.config.max_position_embeddings
+        length = min(self.config.max_length or self.config.sequence_length, limit)
+        with self.reporter.stage("reading data"):
+            return self.task.load_splits(self.model, self.tokenizer, self.config.source, length)
+
+    @cached_property
+    def parts(self) -> tuple[list[Features], list[Features], list[Features]]:
+        """Samples behind the Hessians, for the search, and to judge by: no sample is in two of them."""
+        train = self.splits.train
+        wanted = self.config.calibration_samples or self.task.calibration_samples
+        other = self.config.search_samples
+        if wanted + 2 * other > len(train):  # too few for all: the Hessians get most
+            other = min(other, len(train) // 5)
+            wanted = min(wanted, len(train) - 2 * other)
+        if min(wanted, other) < FEWEST:
+            raise UsageError(
+                f"there are {len(train)} training examples", f"give at least {5 * FEWEST} to calibrate on"
+            )
+        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(self.config.seed)).tolist()
+        chosen = [train[index] for index in order[: wanted + 2 * other]]
+        return chosen[:wanted], chosen[wanted : wanted + other], chosen[wanted + other :]
+
+    @cached_property
+    def table(self) -> LatencyTable:
+        """Stage 3: the latency table, given or measured."""
+        file = self.run.latency_file
+        if not file.exists():
+            given = self.config.latency_table
+            if given is not None:
+                table = LatencyTable.load(given)
+            else:
+                with self.run.timed("profile"), self.reporter.stage("profile") as advance:
+                    table = latency_table(
+                        for_measuring(self.model, self.config.setting),
+                        self.config.setting,
+                        max_seconds=self.config.profile_seconds,
+                        progress=lambda rounds, used: advance(used, 1.0),
+                    )
+            table.save(file)
+        table = LatencyTable.load(file)
+        for module in self.modules:
+            largest = max(table.curves[module.kind].sizes) if module.kind in table.curves else 0
+            if self.adapter.dense_groups(self.model, module.kind) != largest:
+                raise UsageError(
+                    f"the latency table is of a model with {largest} groups of {module.kind}, not "
+                    f"{self.adapter.dense_groups(self.model, module.kind)}",
+                    "give one of this model, or none to measure here",
+                )
+        return table
+
+    @cached_property
+    def metric(self) -> LossMetric | None:
+        """Stage 1, first half: what the loss feels."""
+        if not self.gradients:
+            return None
+        if not self.run.metric_file.exists():
+            with self.run.timed("calibrate"), self.reporter.stage("calibrate: gradients") as advance:
+                found = loss_metric(
+                    self.model,
+                    self.task,
+                    self.parts[0],
+                    batch_size=self.config.calibration_batch_size,
+                    seed=self.config.seed,
+                    progress=advance,
+                )
+                found.save(self.run.metric_file)
+        return LossMetric.load(self.run.metric_file)
+
+    def token_weights(self, module: Module) -> tuple[torch.Tensor | None, int]:
+        """Weights of the tokens of the first part for one module, and how many they amount to."""
+        if self.metric is None:
+            return None, sum(len(sample["input_ids"]) for sample in self.parts[0])
+        return self.metric.token_weights(module.name, module.groups * module.group_size)
+
+    @cached_property
+    def traces(self) -> dict[str, Trace]:
+        """Stage 2: a trace for every module."""
+        missing = [module for module in self.modules if not self.run.trace_file(module.name).exists()]
+        for chunk in _chunks(missing, int(self.config.memory_gb * 2**30)):
+            self._prune_chunk(chunk)
+        try:
+            return {module.name: Trace.load(self.run.trace_file(module.name)) for module in self.modules}
+        except ValueError as error:
+            raise BadRun(str(error), "delete that file and run the command again") from error
+
+    def _prune_chunk(self, modules: Sequence[Module]) -> None:
+        """Gather the inputs of some modules in one pass, prune them, and forget the inputs."""
+        tokens = {module.name: self.token_weights(module) for module in modules}
+        with self.run.timed("calibrate"), self.reporter.stage("calibrate: inputs") as advance:
+            inputs = gather_inputs(
+                self.model,
+                self.task,
+                self.parts[0],
+                modules,
+                {name: weights for name, (weights, _) in tokens.items()},
+                batch_size=self.config.calibration_batch_size,
+                progress=advance,
+            )
+        with self.run.timed("prune"), self.reporter.stage("prune") as advance:
+            for number, module in enumerate(modules):
+                trace, priors = prune_module(
+                    self.model,
+                    module,
+                    inputs.pop(module.name),
+                    self.metric,
+                    tokens[module.name][1],
+                    centred=not self.paper,
+                )
+                with written_whole(self.run.priors_file(module.name)) as temporary:
+                    save_file({name: prior.contiguous() for name, prior in priors.items()}, temporary)
+                self.run.trace_file(module.name).parent.mkdir(parents=True, exist_ok=True)
+                trace.save(self.run.trace_file(module.name))
+                advance(number + 1, len(modules))
+
+    @cached_property
+    def priors(self) -> dict[str, Priors]:
+        """What each level of each module is expected to harm, by name of the module and of the prior."""
+        traces = self.traces
+        priors: dict[str, Priors] = {
+            module.name: load_file(self.run.priors_file(module.name)) for module in self.modules
+        }
+        if self.gradients and self.task.head.pooled:
+            for name, exact in self._exact_priors(traces).items():
+                priors[name]["exact"] = exact
+        return priors
+
+    def _exact_priors(self, traces: dict[str, Trace]) -> dict[str, torch.Tensor]:
+        file = self.run.priors_file("exact")
+        if not file.exists():
+            with self.run.timed("prune"), self.reporter.stage("prune: exact prior") as advance:
+                found = exact_priors(
+                    self.model,
+                    self.task,
+                    [*self.parts[1], *self.parts[2]],
+                    self.modules,
+                    traces,
+                    batch_size=self.config.calibration_batch_size,
+                    seed=self.config.seed,
+                    progress=advance,
+                )
+                with written_whole(file) as temporary:
+                    save_file(found, temporary)
+        return load_file(file)
+
+    @cached_property
+    def reachable(self) -> Choices:
+        """Levels and what they cost, without what they harm: enough to see which targets can be met."""
+        levels = module_levels(self.adapter, self.adapter.modules(self.model), self.model)
+        return Choices(levels, {}, self.table)
+
+    @cached_property
+    def choices(self) -> Choices:
+        """What the search may choose from."""
+        return Choices(self.reachable.levels, self.priors, self.table)
+
+    @cached_property
+    def stitcher(self) -> Stitcher:
+        """Makes candidates."""
+        return Stitcher(self.model, self.traces)
+
+    def evaluator(self, part: int) -> Evaluator:
+        """The loss of candidates on one of the three parts of the samples."""
+        return Evaluator(
+            self.stitcher,
+            self.task,
+            self.parts[part],
+            loss=self.config.loss,
+            batch_size=self.config.calibration_batch_size,
+        )
+
+    @cached_property
+    def search_loss(self) -> Evaluator:
+        """The loss that the search sees."""
+        return self.evaluator(1)
+
+    @cached_property
+    def judge_loss(self) -> Evaluator:
+        """The loss on samples that no decision of the search was made on."""
+        return self.evaluator(2)
+
+    def divergence(self, model: PreTrainedModel) -> float:
+        """How far a model is from the dense one, on the third part of the samples."""
+        head, total, samples = self.task.head, 0.0, 0
+        with torch.inference_mode():
+            for _, batch in self.task.batches(
+                self.parts[2], self.config.calibration_batch_size, self.model.device
+            ):
+                reference = head.outputs(self.model, batch)
+                part = head.divergence(model, head.outputs(model, batch), reference, batch)
+                total, samples = total + part.total, samples + part.samples
+        return total / samples
+
+    def evaluate(self, model: PreTrainedModel, description: str) -> dict[str, dict[str, float]]:
+        """Metrics on every evaluation split."""
+        found = {}
+        for name, features in self.splits.evaluation.items():
+            with self.run.timed("evaluate"), self.reporter.stage(f"{description}: {name}") as advance:
+                found[name] = self.task.evaluate(
+                    model, features, self.config.calibration_batch_size, progress=advance
+                )
+        return found
+
+    @cached_property
+    def dense_metrics(self) -> dict[str, dict[str, float]]:
+        """Metrics of the dense model."""
+        if not self.run.dense_file.exists():
+            write_json(self.run.dense_file, self.evaluate(self.model, "evaluate dense"))
+        metrics: dict[str, dict[str, float]] = read_json(self.run.dense_file)
+        return metrics
+
+    def main_metric(self, metrics: dict[str, dict[str, Any]]) -> float:
+        """The one figure that stands for all."""
+        return float(next(iter(metrics.values()))[self.task.metric])
+
+
+def _chunks(modules: Sequence[Module], limit: int) -> list[list[Module]]:
+    """Modules whose moments, and the copies that pruning one of them takes, fit into memory together."""
+    chunks: list[list[Module]] = []
+    room = 0
+    for module in modules:
+        columns = module.groups * module.group_size
+        needed = columns * columns * 8
+        if not chunks or needed > room:
+            chunks.append([])
+            room = limit - 4 * needed
+        chunks[-1].append(module)
+        room -= needed
+    return chunks

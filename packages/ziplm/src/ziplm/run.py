@@ -1,0 +1,121 @@
+"""The run folder: what was asked, what is done, and what it took. A killed run goes on where it was.
+
+config.toml            what was asked, resolved
+latency.json           the latency table
+2x/, 4x/, …            one checkpoint for each target, with metrics.json
+state/                 what stages leave behind: loss metric, traces, priors, searches; not needed later
+"""
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from ziplm.config import Config
+from ziplm.errors import BadRun
+from ziplm.files import read_json, write_json
+
+
+class Run:
+    """Paths within a run folder, and the seconds that its stages took."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.state = self.folder / "state"
+        self.config_file = self.folder / "config.toml"
+        self.latency_file = self.folder / "latency.json"
+        self.metric_file = self.state / "metric.safetensors"
+        self.dense_file = self.state / "dense.json"
+        self._seconds_file = self.state / "seconds.json"
+
+    def trace_file(self, module: str) -> Path:
+        """The trace of a module, written after its priors: it is there when both are."""
+        return self.state / "traces" / f"{module}.safetensors"
+
+    def priors_file(self, module: str) -> Path:
+        """The priors of a module."""
+        return self.state / "priors" / f"{module}.safetensors"
+
+    def target_state(self, target: str) -> Path:
+        """Where the stages of one target keep what they found."""
+        return self.state / "targets" / target
+
+    def result_folder(self, target: str) -> Path:
+        """The checkpoint of one target; it appears whole."""
+        return self.folder / target
+
+    def is_done(self, target: str) -> bool:
+        """Whether a target is finished."""
+        return (self.result_folder(target) / "metrics.json").is_file()
+
+    def metrics(self, target: str) -> dict[str, Any]:
+        """metrics.json of a finished target."""
+        metrics = read_json(self.result_folder(target) / "metrics.json")
+        assert isinstance(metrics, dict)
+        return metrics
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds of each stage so far."""
+        return read_json(self._seconds_file) if self._seconds_file.exists() else {}
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Add what the block takes to a stage's seconds."""
+        start = time.perf_counter()
+        yield
+        spent = {**self.seconds, stage: self.seconds.get(stage, 0.0) + time.perf_counter() - start}
+        write_json(self._seconds_file, {name: round(value, 3) for name, value in spent.items()})
+
+
+@contextmanager
+def open_run(config: Config) -> Iterator[Run]:
+    """The folder of a run, for one process at a time; made if it is not there.
+
+    Raises:
+        BadRun: if another process works in it, or if it was made with other options.
+    """
+    run = Run(config.output)
+    if run.folder.exists() and not run.folder.is_dir():
+        raise BadRun(f"{run.folder} is not a folder", "choose another --output")
+    if run.folder.is_dir() and any(run.folder.iterdir()) and not run.config_file.exists():
+        raise BadRun(f"{run.folder} holds something else", "choose a new or empty folder for --output")
+    run.state.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(run.state / "lock")
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise BadRun(
+            f"another process works in {run.folder}", "wait for it, or choose another --output"
+        ) from None
+    try:
+        _keep_config(run, config)
+        yield run
+    finally:
+        lock.release()
+
+
+def _keep_config(run: Run, config: Config) -> None:
+    """Save the options, or see that they are those of before; targets may be added."""
+    if run.config_file.exists():
+        before = Config.load(run.config_file)
+        if differences := config.differences(before):
+            raise BadRun(
+                f"{run.folder} was made with other options: {', '.join(differences)}",
+                "repeat those, or choose another --output",
+            )
+        config = dataclasses.replace(
+            config,
+            speedup=_merged(before.speedup, config.speedup),
+            latency_ms=_merged(before.latency_ms, config.latency_ms),
+            recover=_merged(before.recover, config.recover),
+        )
+    config.save(run.config_file)
+
+
+def _merged(before: tuple[float, ...], now: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(dict.fromkeys((*before, *now)))
