@@ -9,15 +9,23 @@ from typing import Any
 from ziplm.errors import UsageError
 from ziplm.tasks.base import Features, Progress, Source, Splits, Task
 from ziplm.tasks.classification import ClassificationTask
+from ziplm.tasks.embedding import EmbeddingTask
 from ziplm.tasks.glue import SPECS, GlueTask
 from ziplm.tasks.language import CausalTask
+from ziplm.tasks.masked_language import MaskedTask
+from ziplm.tasks.squad import SquadTask
+from ziplm.tasks.token_classification import TokenTask
 
 __all__ = ["TASKS", "Features", "Progress", "Source", "Splits", "Task", "make_task"]
 
 TASKS: Mapping[str, Callable[..., Task]] = {
     **{name: partial(GlueTask, name) for name in SPECS},
     "classification": ClassificationTask,
+    "token-classification": TokenTask,
+    "squad": SquadTask,
     "causal-lm": CausalTask,
+    "masked-lm": MaskedTask,
+    "embedding": EmbeddingTask,
 }
 
 

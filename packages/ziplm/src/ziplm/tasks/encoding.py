@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
+import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ziplm.errors import UsageError
@@ -85,3 +86,33 @@ def padding_token(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
     """What to pad with: the model's own, which some models look for, or else the tokenizer's."""
     candidates = (model.config.pad_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     return next(candidate for candidate in candidates if candidate is not None)
+
+
+class Packed(Sequence[Features]):
+    """Examples kept in little memory: lists of numbers under the given names as int32, all else as it is."""
+
+    def __init__(self, numeric: Sequence[str]) -> None:
+        self.numeric = frozenset(numeric)
+        self.rows: list[dict[str, Any]] = []
+
+    def append(self, features: Features) -> None:
+        """Add one."""
+        self.rows.append(
+            {
+                name: np.asarray(value, np.int32) if name in self.numeric else value
+                for name, value in features.items()
+            }
+        )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Features: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Features]: ...
+    def __getitem__(self, index: int | slice) -> Features | list[Features]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(len(self))[index]]
+        row = self.rows[index]
+        return {name: value.tolist() if name in self.numeric else value for name, value in row.items()}

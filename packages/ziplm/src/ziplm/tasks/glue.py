@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformers import PreTrainedModel
+import numpy as np
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ziplm.errors import UsageError
-from ziplm.tasks.base import Source
+from ziplm.tasks.base import Features, Source
 from ziplm.tasks.classification import SequenceTask
 from ziplm.tasks.columns import labels_of, model_labels, numbers_of, outputs_of
+from ziplm.tasks.encoding import padding_token
 from ziplm.tasks.files import Table, read_table
 from ziplm.tasks.hub import read_hub
 
@@ -21,7 +23,7 @@ class Spec:
     """What is particular about one of them."""
 
     title: str
-    """As GLUE spells it; predictions go to the server as a file of that name."""
+    """As GLUE spells it."""
     texts: tuple[tuple[str, ...], ...]
     """Columns of text: in the published files, and on the hub if they differ there."""
     labels: tuple[str, ...]
@@ -29,11 +31,21 @@ class Spec:
     metrics: tuple[str, ...]
     label_column: str = "label"
     """In the published files; on the hub it is always "label"."""
-    validation: tuple[str, ...] = ("validation",)
+    parts: tuple[str, ...] = ("",)
+    """Endings of the names of the splits to evaluate on and to predict."""
     headerless: tuple[str, ...] = ()
     """Names of the columns of published files without a header."""
     broken_rows: bool = False
     """Whether published files hold rows with too few columns, which are left out."""
+    server_names: bool = False
+    """Whether the server wants names of classes, not numbers."""
+
+    @property
+    def server_files(self) -> tuple[str, ...]:
+        """Names of the files that the server takes."""
+        if len(self.parts) == 1:
+            return (f"{self.title}.tsv",)
+        return (f"{self.title}-m.tsv", f"{self.title}-mm.tsv")
 
 
 ENTAILMENT = ("entailment", "not_entailment")
@@ -68,10 +80,11 @@ SPECS: Mapping[str, Spec] = {
         ("entailment", "neutral", "contradiction"),
         ("accuracy",),
         "gold_label",
-        validation=("validation_matched", "validation_mismatched"),
+        parts=("_matched", "_mismatched"),
+        server_names=True,
     ),
-    "qnli": Spec("QNLI", (("question", "sentence"),), ENTAILMENT, ("accuracy",)),
-    "rte": Spec("RTE", (("sentence1", "sentence2"),), ENTAILMENT, ("accuracy",)),
+    "qnli": Spec("QNLI", (("question", "sentence"),), ENTAILMENT, ("accuracy",), server_names=True),
+    "rte": Spec("RTE", (("sentence1", "sentence2"),), ENTAILMENT, ("accuracy",), server_names=True),
 }
 
 
@@ -82,6 +95,7 @@ class GlueTask(SequenceTask):
 
     def __init__(self, name: str) -> None:
         self.spec = SPECS[name]
+        self.hub_title = f"{HUB}:{name}"
         super().__init__(name, self.spec.metrics, regression=not self.spec.labels)
         self.text_names = self.spec.texts
         self.label_names = (self.spec.label_column, "label")
@@ -89,16 +103,56 @@ class GlueTask(SequenceTask):
     def read(self, source: Source) -> tuple[Table | None, dict[str, Table]]:
         """See `SequenceTask.read`. Beside MNLI's dev_matched.tsv, dev_mismatched.tsv is read, too."""
         if not source.has_files:
-            evaluation = {split: read_hub(HUB, self.name, split) for split in self.spec.validation}
-            return read_hub(HUB, self.name, "train"), evaluation
+            names = [f"validation{part}" for part in self.spec.parts]
+            evaluation = {split: read_hub(self.hub_title, split) for split in names}
+            return read_hub(self.hub_title, "train"), evaluation
         train = self._read_file(source.train_file) if source.train_file else None
         files = source.evaluation_files
-        if len(self.spec.validation) == 2 and "validation" in files:
-            matched = Path(files["validation"])
-            other = matched.with_name(matched.name.replace("_matched", "_mismatched"))
-            if other != matched and other.is_file():
-                files = dict(zip(self.spec.validation, map(str, (matched, other)), strict=True))
+        if "validation" in files and (other := self._mismatched(files["validation"])):
+            files = {"validation_matched": files["validation"], "validation_mismatched": other}
         return train, {name: self._read_file(file) for name, file in files.items()}
+
+    def load_test(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: Source, max_length: int
+    ) -> dict[str, Sequence[Features]]:
+        """The test set without labels, by the names of the files that the GLUE server takes.
+
+        It is `eval_file`, and MNLI's test_mismatched.tsv beside test_matched.tsv; or else it is on the hub.
+        """
+        self.check_outputs(model)
+        self.padding_id = padding_token(model, tokenizer)
+        if source.eval_file:
+            files = [source.eval_file, self._mismatched(source.eval_file)]
+            tables = [read_table(file) for file in files if file]
+        else:
+            tables = [read_hub(self.hub_title, f"test{part}") for part in self.spec.parts]
+        encoded = [
+            self.encode(model, tokenizer, table, source, max_length, labelled=False).all() for table in tables
+        ]
+        return dict(zip(self.spec.server_files, encoded, strict=False))
+
+    def write_predictions(
+        self, model: PreTrainedModel, features: Sequence[Features], path: str | Path
+    ) -> None:
+        """Predictions on a test set as a file that the GLUE server takes: index and prediction, in order."""
+        predictions = self.predict(model, features)
+        if self.regression:
+            answers = [f"{number:.3f}" for number in np.clip(predictions, 0, 5)]
+        else:
+            glue = {own: number for number, own in enumerate(self.order(model))}
+            numbers = [glue[int(prediction)] for prediction in predictions]
+            named = self.spec.server_names
+            answers = [self.spec.labels[number] if named else str(number) for number in numbers]
+        lines = ["index\tprediction", *(f"{index}\t{answer}" for index, answer in enumerate(answers))]
+        temporary = Path(path).with_name(f".{Path(path).name}.part")
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        temporary.replace(path)
+
+    def _mismatched(self, path: str) -> str | None:
+        """The file of MNLI's other genres that lies beside the one given, if there is one."""
+        matched = Path(path)
+        other = matched.with_name(matched.name.replace("_matched", "_mismatched"))
+        return str(other) if len(self.spec.parts) > 1 and other != matched and other.is_file() else None
 
     def _read_file(self, path: str) -> Table:
         return read_table(path, self.spec.headerless, self.spec.broken_rows)

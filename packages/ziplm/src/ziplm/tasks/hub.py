@@ -13,18 +13,18 @@ from ziplm.tasks.files import Table
 PATIENCE = 4.0  # seconds to wait for the hub's first answer
 
 
-def read_hub(name: str, config: str | None, split: str) -> Table:
-    """One split of a data set; no code of the data set is run.
+def read_hub(title: str, split: str) -> Table:
+    """One split of a data set, given as ``name`` or ``name:config``; no code of the data set is run.
 
     Without a network, what is in the local cache is used at once, without the half minute of retries.
 
     Raises:
         UsageError: if it cannot be had.
     """
-    title = f"{name}:{config}" if config else name
+    name, _, config = title.partition(":")
     with _offline_unless_reachable() as reachable:
         try:
-            data = datasets.load_dataset(name, config, split=split)
+            data = datasets.load_dataset(name, config or None, split=split)
         except (
             ConnectionError,
             datasets.exceptions.DatasetsError,

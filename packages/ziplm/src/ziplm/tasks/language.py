@@ -38,16 +38,15 @@ class LanguageTask(Task):
     def texts(self, source: Source) -> tuple[str | None, dict[str, str]]:
         """Training and evaluation text: files of text as they are, rows of tables joined."""
         if source.has_files:
-            train = self._read(source.train_file, source) if source.train_file else None
-            return train, {name: self._read(file, source) for name, file in source.evaluation_files.items()}
+            text = self._read(source.train_file, source) if source.train_file else None
+            return text, {name: self._read(file, source) for name, file in source.evaluation_files.items()}
         if self.dataset is None:
             raise UsageError(
                 f"task {self.name} has no data of its own",
                 "give --train-file and --validation-file, or the setting dataset=NAME:CONFIG",
             )
-        name, _, config = self.dataset.partition(":")
-        read = lambda split: self._join(read_hub(name, config or None, split), source)  # noqa: E731
-        return read("train"), {"validation": read("validation")}
+        train, validation = (read_hub(self.dataset, split) for split in ("train", "validation"))
+        return self._join(train, source), {"validation": self._join(validation, source)}
 
     def _read(self, path: str, source: Source) -> str:
         if existing(path).suffix.lower() in (".txt", ".raw", ".tokens"):

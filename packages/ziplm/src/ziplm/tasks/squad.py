@@ -1,0 +1,245 @@
+"""Questions on paragraphs, answered by a span of the paragraph: SQuAD v1.1."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ziplm.errors import UsageError
+from ziplm.heads import Spans
+from ziplm.tasks.base import INPUTS, Features, Progress, Source, Splits, Task
+from ziplm.tasks.columns import require_columns
+from ziplm.tasks.encoding import PORTION, Packed, check_fit, padding_token
+from ziplm.tasks.files import Table, existing, read_json_records, read_table
+from ziplm.tasks.hub import read_hub
+from ziplm.tasks.inference import evaluation_batches, inference
+from ziplm.tasks.squad_metrics import best_score, exact_match, f1
+
+HUB = "rajpurkar/squad"
+MISPLACED = 0.01  # of answers that may not be where they are said to be, before the data is refused
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, and its answers as (text, first character in the context)."""
+
+    question: str
+    context: str
+    answers: tuple[tuple[str, int], ...]
+
+
+class SquadTask(Task):
+    """Spans of paragraphs, judged by F1 over words and by exact matches, as shares of 1.
+
+    Args:
+        overlap: tokens that consecutive windows over a long paragraph share; None: a third of the length.
+        max_answer: tokens of the longest answer that is considered.
+    """
+
+    name = "squad"
+    metric = "f1"
+    class_endings = ("ForQuestionAnswering",)
+
+    def __init__(self, overlap: int | None = None, max_answer: int = 30) -> None:
+        if max_answer < 1:
+            raise UsageError(f"max_answer is {max_answer}", "give 1 or more")
+        self.head = Spans()
+        self.overlap = overlap
+        self.max_answer = max_answer
+
+    def load_splits(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: Source, max_length: int
+    ) -> Splits:
+        """See `Task.load_splits`. Long paragraphs become several examples; long questions are cut."""
+        check_fit(model, tokenizer, max_length, 2)
+        if not tokenizer.is_fast:
+            raise UsageError("the tokenizer does not say where tokens come from", "give a fast tokenizer")
+        self.padding_id = padding_token(model, tokenizer)
+        if source.has_files:
+            train = read_questions(source.train_file) if source.train_file else []
+            evaluation = {name: read_questions(file) for name, file in source.evaluation_files.items()}
+        else:
+            train = questions_of(read_hub(HUB, "train"))
+            evaluation = {"validation": questions_of(read_hub(HUB, "validation"))}
+        return Splits(
+            self.windows(tokenizer, train, max_length),
+            {name: self.windows(tokenizer, asked, max_length) for name, asked in evaluation.items()},
+        )
+
+    def windows(
+        self, tokenizer: PreTrainedTokenizerBase, questions: Sequence[Question], max_length: int
+    ) -> Packed:
+        """Windows over the paragraphs, each with its question, its answer, and what to score it by."""
+        third = max_length // 3
+        overlap = third if self.overlap is None else self.overlap
+        room = (
+            max_length - third - tokenizer.num_special_tokens_to_add(pair=True)
+        )  # for the context, at least
+        if not 0 <= overlap < room:
+            raise UsageError(
+                f"windows of {max_length} tokens cannot share {overlap}",
+                f"choose an overlap from 0 to {room - 1}, or a larger --max-length",
+            )
+        packed = Packed((*INPUTS, "offsets"))
+        for start in range(0, len(questions), PORTION):
+            portion = questions[start : start + PORTION]
+            encoded = tokenizer(
+                _shortened(tokenizer, [item.question for item in portion], third),
+                [item.context for item in portion],
+                truncation="only_second",
+                max_length=max_length,
+                stride=overlap,
+                return_overflowing_tokens=True,
+                return_offsets_mapping=True,
+                return_attention_mask=True,
+                verbose=False,
+            )
+            for row, which in enumerate(encoded["overflow_to_sample_mapping"]):
+                offsets = np.array(encoded["offset_mapping"][row])  # (tokens, 2): characters
+                in_context = [part == 1 for part in encoded.sequence_ids(row)]
+                offsets[np.logical_not(in_context)] = -1
+                first, last = _positions(offsets, portion[which])
+                packed.append(
+                    {name: encoded[name][row] for name in INPUTS if name in encoded}
+                    | {
+                        "offsets": offsets.ravel(),
+                        "start_positions": first,
+                        "end_positions": last,
+                        "question": start + which,
+                        "context": portion[which].context,
+                        "answers": tuple(text for text, _ in portion[which].answers),
+                    }
+                )
+        return packed
+
+    def evaluate(
+        self,
+        model: PreTrainedModel,
+        features: Sequence[Features],
+        batch_size: int = 32,
+        progress: Progress | None = None,
+    ) -> dict[str, float]:
+        """See `Task.evaluate`. A question's answer is the best span of all its windows."""
+        best: dict[int, tuple[float, str, tuple[str, ...]]] = {}
+        with inference(model):
+            for chosen, batch in evaluation_batches(self, model, features, batch_size, progress):
+                logits = self.head.outputs(model, batch).float().cpu().numpy()  # (batch, 2, tokens)
+                for index, (starts, ends) in zip(chosen, logits, strict=True):
+                    window = features[index]
+                    score, answer = self.answer(starts, ends, window)
+                    if score > best.get(window["question"], (-np.inf,))[0]:
+                        best[window["question"]] = (score, answer, window["answers"])
+        answered = [(answer, answers) for _, answer, answers in best.values()]
+        return {
+            "f1": float(np.mean([best_score(f1, *pair) for pair in answered])),
+            "exact_match": float(np.mean([best_score(exact_match, *pair) for pair in answered])),
+        }
+
+    def answer(self, starts: np.ndarray, ends: np.ndarray, window: Features) -> tuple[float, str]:
+        """The span within the context with the largest sum of logits, of all that are not too long.
+
+        If the window holds nothing of the context, the answer is empty and its score the lowest there is.
+        """
+        offsets = np.reshape(window["offsets"], (-1, 2))
+        inside = np.flatnonzero(offsets[:, 0] >= 0)
+        if not len(inside):
+            return float(np.finfo(np.float32).min), ""
+        scores = starts[inside][:, None] + ends[inside][None, :]  # (tokens, tokens): from, to
+        allowed = np.tri(len(inside), k=self.max_answer - 1, dtype=bool) & ~np.tri(
+            len(inside), k=-1, dtype=bool
+        )
+        scores = np.where(allowed, scores, -np.inf)
+        first, last = np.unravel_index(np.argmax(scores), scores.shape)
+        return float(scores[first, last]), window["context"][
+            offsets[inside[first], 0] : offsets[inside[last], 1]
+        ]
+
+
+def read_questions(path: str) -> list[Question]:
+    """Questions from SQuAD's JSON as published, or from a table with context, question and answers."""
+    file = existing(path)
+    if file.suffix.lower() == ".json":
+        records = read_json_records(file)
+        if any(isinstance(record, dict) and "paragraphs" in record for record in records):
+            try:
+                rows = [
+                    {
+                        "context": paragraph["context"],
+                        "question": asked["question"],
+                        "answers": asked["answers"],
+                    }
+                    for article in records
+                    for paragraph in article["paragraphs"]
+                    for asked in paragraph["qas"]
+                ]
+            except (KeyError, TypeError) as error:
+                raise UsageError(
+                    f"{path} is not as SQuAD publishes it: {type(error).__name__} {error}",
+                    "give paragraphs with context and qas, and qas with question and answers",
+                ) from error
+            names = ("context", "question", "answers")
+            return questions_of(Table(file.name, {name: [row[name] for row in rows] for name in names}))
+    return questions_of(read_table(path))
+
+
+def questions_of(table: Table) -> list[Question]:
+    """The questions of a table, checked."""
+    require_columns(table, ("context", "question", "answers"), "those names")
+    questions = []
+    misplaced = 0
+    columns = (table.columns[name] for name in ("question", "context", "answers"))
+    for row, (question, context, answers) in enumerate(zip(*columns, strict=True), start=1):
+        try:
+            pairs = _answer_pairs(answers)
+            usable = bool(question.strip() and context.strip() and pairs) and all(
+                0 <= start <= len(context) for _, start in pairs
+            )
+        except (KeyError, TypeError, AttributeError, ValueError):
+            usable = False
+        if not usable:
+            raise UsageError(
+                f"question {row} of {table.where} lacks a text, a context, or answers within it",
+                "give every question answers with text and answer_start; leave out those without",
+            )
+        misplaced += any(context[start : start + len(text)] != text for text, start in pairs)
+        questions.append(Question(question, context, pairs))
+    if not questions:
+        raise UsageError(f"{table.where} holds no questions", "give a file with at least one")
+    if misplaced > MISPLACED * len(questions):
+        raise UsageError(
+            f"{misplaced} of {len(questions)} questions of {table.where} have an answer that is not at its "
+            "answer_start",
+            "count characters of the context from 0",
+        )
+    return questions
+
+
+def _answer_pairs(answers: Any) -> tuple[tuple[str, int], ...]:
+    """Answers as published, a list of objects; or as on the hub, an object of lists."""
+    if not isinstance(answers, dict):
+        answers = {name: [answer[name] for answer in answers] for name in ("text", "answer_start")}
+    pairs = zip(answers["text"], answers["answer_start"], strict=True)
+    return tuple((str(text), int(start)) for text, start in pairs)
+
+
+def _shortened(tokenizer: PreTrainedTokenizerBase, questions: list[str], most: int) -> list[str]:
+    """Questions cut after so many tokens."""
+    encoded = tokenizer(questions, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    return [
+        question if len(offsets) <= most else question[: offsets[most - 1][1]]
+        for question, offsets in zip(questions, encoded["offset_mapping"], strict=True)
+    ]
+
+
+def _positions(offsets: np.ndarray, question: Question) -> tuple[int, int]:
+    """First and last token of the first answer; both 0, mostly a special token, if it is not there."""
+    text, begin = question.answers[0]
+    end = begin + len(text)
+    inside = np.flatnonzero(offsets[:, 0] >= 0)
+    if not len(inside) or offsets[inside[0], 0] > begin or offsets[inside[-1], 1] < end:
+        return 0, 0
+    first = inside[np.flatnonzero(offsets[inside, 0] <= begin)[-1]]
+    last = inside[np.flatnonzero(offsets[inside, 1] >= end)[0]]
+    return int(first), int(max(first, last))

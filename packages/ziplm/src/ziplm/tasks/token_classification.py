@@ -1,0 +1,173 @@
+"""A tag for every word: names of persons and places, parts of speech."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from ziplm.errors import UsageError
+from ziplm.heads import IGNORED, TokenClassification
+from ziplm.tasks.base import Features, Progress, Source, Splits, Task
+from ziplm.tasks.columns import label_column, labels_of, model_labels, outputs_of, require_columns
+from ziplm.tasks.encoding import Tokenised, check_fit, padding_token
+from ziplm.tasks.files import Table, read_table
+from ziplm.tasks.hub import read_hub
+from ziplm.tasks.inference import evaluation_batches, inference
+
+WORD_NAMES = ("tokens", "words")
+TAG_NAMES = ("ner_tags", "tags", "labels", "pos_tags", "chunk_tags")
+
+
+class TokenTask(Task):
+    """Tags of words, judged by F1 over entities and by accuracy.
+
+    Only the first token of a word carries its tag. Words beyond the length are neither tagged nor counted.
+
+    Args:
+        dataset: on the hub, as ``name`` or ``name:config``, used if no files are given.
+    """
+
+    name = "token-classification"
+    metric = "f1"
+    class_endings = ("ForTokenClassification",)
+
+    def __init__(self, dataset: str | None = None) -> None:
+        self.head = TokenClassification()
+        self.dataset = dataset
+
+    def load_tokenizer(self, path: str) -> PreTrainedTokenizerBase:
+        """See `Task.load_tokenizer`. Words come one by one, so each gets the space that stood before it."""
+        tokenizer = super().load_tokenizer(path)
+        if getattr(tokenizer, "add_prefix_space", None) is False:
+            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False, add_prefix_space=True)
+        return tokenizer
+
+    def load_splits(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: Source, max_length: int
+    ) -> Splits:
+        """See `Task.load_splits`. Training examples are tokenised when they are asked for."""
+        check_fit(model, tokenizer, max_length)
+        if not tokenizer.is_fast:
+            raise UsageError("the tokenizer does not say where tokens come from", "give a fast tokenizer")
+        self.padding_id = padding_token(model, tokenizer)
+        train, evaluation = self._read(source)
+        encode = lambda table: self._encode(model, tokenizer, table, source, max_length)  # noqa: E731
+        return Splits(
+            encode(train) if train is not None else (),
+            {name: encode(table).all() for name, table in evaluation.items()},
+        )
+
+    def _read(self, source: Source) -> tuple[Table | None, dict[str, Table]]:
+        if source.has_files:
+            train = read_table(source.train_file) if source.train_file else None
+            return train, {name: read_table(file) for name, file in source.evaluation_files.items()}
+        if self.dataset is None:
+            raise UsageError(
+                f"task {self.name} has no data of its own",
+                "give --train-file and --validation-file, or the setting dataset=NAME:CONFIG",
+            )
+        return read_hub(self.dataset, "train"), {"validation": read_hub(self.dataset, "validation")}
+
+    def _encode(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        table: Table,
+        source: Source,
+        max_length: int,
+    ) -> "TaggedWords":
+        words_name = source.text_columns[0] if source.text_columns else None
+        words_name = words_name or next((name for name in WORD_NAMES if name in table.columns), WORD_NAMES[0])
+        require_columns(table, [words_name], "--text-column")
+        tags_name = label_column(table, source.label_column, TAG_NAMES)
+        rows = list(zip(table.columns[words_name], table.columns[tags_name], strict=True))
+        for number, (words, tags) in enumerate(rows, start=1):
+            good = isinstance(words, list) and isinstance(tags, list) and len(words) == len(tags) > 0
+            if not good or not all(isinstance(word, str) and word.strip() for word in words):
+                raise UsageError(
+                    f"row {number} of {table.where} does not hold two equally long lists, of words in "
+                    f"{words_name!r} and of tags in {tags_name!r}",
+                    "give one tag for each word, and no empty words",
+                )
+        flat = Table(table.where, {tags_name: [tag for _, tags in rows for tag in tags]})
+        numbers = iter(labels_of(flat, tags_name, model_labels(model), outputs_of(model)))
+        tags_of_rows = [[next(numbers) for _ in tags] for _, tags in rows]
+        return TaggedWords(tokenizer, [[words for words, _ in rows]], max_length, {"tags": tags_of_rows})
+
+    def evaluate(
+        self,
+        model: PreTrainedModel,
+        features: Sequence[Features],
+        batch_size: int = 32,
+        progress: Progress | None = None,
+    ) -> dict[str, float]:
+        """See `Task.evaluate`."""
+        tags = {number: name for name, number in model_labels(model).items()}
+        right = words = found = wanted = common = 0
+        with inference(model):
+            for _, batch in evaluation_batches(self, model, features, batch_size, progress):
+                guesses = self.head.outputs(model, batch).argmax(-1).cpu().numpy()  # (batch, tokens)
+                for guess, label in zip(guesses, batch["labels"].cpu().numpy(), strict=True):
+                    counted = label != IGNORED
+                    right += int(np.sum(guess[counted] == label[counted]))
+                    words += int(np.sum(counted))
+                    own = entities([tags[number] for number in guess[counted]])
+                    true = entities([tags[number] for number in label[counted]])
+                    found, wanted, common = found + len(own), wanted + len(true), common + len(own & true)
+        f1 = 2 * common / (found + wanted) if common else 0.0
+        return {
+            "f1": f1,
+            "precision": common / max(found, 1),
+            "recall": common / max(wanted, 1),
+            "accuracy": right / max(words, 1),
+        }
+
+
+class TaggedWords(Tokenised):
+    """Lists of words with tags; labels stand at the first token of each word."""
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Features]:
+        """Several at once."""
+        if not indices:
+            return []
+        encoded = self.tokenizer(
+            [self.texts[0][index] for index in indices],
+            is_split_into_words=True,
+            truncation=True,
+            max_length=self.max_length,
+            return_attention_mask=True,
+            verbose=False,
+        )
+        return [
+            {name: values[position] for name, values in encoded.items()}
+            | {"labels": _aligned(encoded.word_ids(position), self.others["tags"][index])}
+            for position, index in enumerate(indices)
+        ]
+
+
+def _aligned(words: Sequence[int | None], tags: Sequence[Any]) -> list[int]:
+    """Tags at the first token of each word, given the word of every token."""
+    before = [None, *words[:-1]]
+    return [
+        IGNORED if word is None or word == previous else tags[word]
+        for word, previous in zip(words, before, strict=True)
+    ]
+
+
+def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
+    """Entities as (type, first word, word after the last), from tags such as O, B-PER, I-PER.
+
+    An I- that continues nothing of its type starts an entity, as in the evaluation of CoNLL. A tag without
+    B- or I- is an entity of one word.
+    """
+    found = set()
+    kind, begin = None, 0
+    for position, tag in enumerate([*tags, "O"]):
+        prefix, _, name = tag.partition("-") if tag[:2] in ("B-", "I-") else ("B", "", tag)
+        if kind is not None and (prefix == "B" or name != kind):
+            found.add((kind, begin, position))
+            kind = None
+        if kind is None and tag != "O":
+            kind, begin = name, position
+    return found
