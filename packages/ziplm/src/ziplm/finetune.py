@@ -30,10 +30,12 @@ from transformers.trainer_pt_utils import DistributedLengthGroupedSampler
 
 from ziplm.adapters import adapter_for
 from ziplm.errors import UsageError, ZipLMError, one_line
+from ziplm.files import read_json, write_json
 from ziplm.heads import LABELS, Batch, inputs_of
 from ziplm.tasks.base import Features, Progress, Task
 
 _WHOLE = "whole"  # a checkpoint without this file was not written to its end
+_PORTION = 1000  # examples read at once: those that are tokenised when they are read are faster so
 _LOGS = 50  # losses that are kept of a training, about
 
 Schedule = Literal["linear", "cosine", "constant_with_warmup"]
@@ -152,7 +154,7 @@ def finetune(
     """
     folder = Path(folder)
     _check(model, task, features, options, teacher, loss)
-    arguments = _arguments(model, options, folder)
+    arguments = _arguments(model, len(features), options, folder)
     _claim(folder, _identity(model, features, options, loss), first=arguments.process_index == 0)
     last = _last_whole(folder, first=arguments.process_index == 0)
     _give_own_parameters(model)
@@ -197,7 +199,11 @@ class _Trainer(Trainer):
         # Trainer's own sampler draws from torch's global generator, so a resumed epoch would be another one.
         self.order = DistributedLengthGroupedSampler(
             arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size,
-            lengths=[len(example["input_ids"]) for example in features],
+            lengths=[
+                len(example["input_ids"])
+                for start in range(0, len(features), _PORTION)
+                for example in features[start : start + _PORTION]
+            ],
             num_replicas=1,  # accelerate shares the batches out
             rank=0,
             seed=arguments.seed,
@@ -319,7 +325,9 @@ def _check(
         )
 
 
-def _arguments(model: PreTrainedModel, options: TrainingOptions, folder: Path) -> TrainingArguments:
+def _arguments(
+    model: PreTrainedModel, examples: int, options: TrainingOptions, folder: Path
+) -> TrainingArguments:
     arguments = TrainingArguments(
         output_dir=str(folder),
         learning_rate=options.learning_rate,
@@ -336,10 +344,8 @@ def _arguments(model: PreTrainedModel, options: TrainingOptions, folder: Path) -
         fp16=options.precision == "fp16",
         use_cpu=model.device.type == "cpu",
         save_strategy="steps",
-        save_steps=1 / options.checkpoints if options.checkpoints > 1 else 10**9,  # and at the end
         save_total_limit=2,  # one of them is whole while the other is written
         logging_strategy="steps",
-        logging_steps=1 / _LOGS,
         report_to=list(options.report_to) or "none",
         remove_unused_columns=False,
         dataloader_pin_memory=model.device.type != "cpu",
@@ -348,6 +354,12 @@ def _arguments(model: PreTrainedModel, options: TrainingOptions, folder: Path) -
     # Several GPUs are for torchrun: without it, Trainer would split each batch among threads, while the
     # teacher sees the whole of it. (Reading `n_gpu` also makes the processes find each other.)
     arguments._n_gpu = min(arguments.n_gpu, 1)
+    passes = math.ceil(examples / (options.batch_size * arguments.world_size))
+    by_epochs = math.ceil(options.epochs * math.ceil(passes / options.gradient_accumulation))
+    steps = options.max_steps if options.max_steps > 0 else by_epochs
+    # Trainer takes fractions of all steps, too, but then warns of a change when it goes on.
+    arguments.save_steps = math.ceil(steps / options.checkpoints)
+    arguments.logging_steps = math.ceil(steps / _LOGS)
     return arguments
 
 
@@ -402,10 +414,7 @@ def _claim(folder: Path, identity: dict[str, Any], first: bool) -> None:
     """Make the folder this training's own, or raise if it is another's."""
     path = folder / "training.json"
     if path.exists():
-        try:
-            found = json.loads(path.read_text())
-        except ValueError as error:
-            raise UsageError(f"{path} is damaged: {one_line(error)}", f"delete {folder}") from error
+        found = read_json(path)
         changed = sorted(name for name in identity if found.get(name) != identity[name])
         if changed:
             raise UsageError(
@@ -413,10 +422,7 @@ def _claim(folder: Path, identity: dict[str, Any], first: bool) -> None:
                 "delete it to start again, or use another folder",
             )
     elif first:
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(identity, indent=2))
-        temporary.replace(path)
+        write_json(path, identity)
     _wait_for_everyone()
 
 
