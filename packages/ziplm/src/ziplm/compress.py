@@ -123,8 +123,7 @@ class _Member:
         small = shrink(pipeline.model, removed, traces)
         small, refitted = self._refit(small)
         metrics = pipeline.evaluate(small, f"evaluate {self.target.name}")
-        measured = None if self.predicted_only else self._measure(small, "fresh measurement")
-        report = self._report(small, found, fitted, refitted, metrics, measured)
+        report = self._report(small, found, fitted, refitted, metrics)
 
         def add_report(folder: Path) -> None:
             pipeline.task.copy_extras(Path(self.config.model), folder)
@@ -173,8 +172,8 @@ class _Member:
 
     def _fit(self, found: Found, seconds: float, absolute: bool) -> dict[str, Any]:
         if self.predicted_only:
-            return {"levels": list(found.levels), "rounds": []}
-        levels, rounds = fit_levels(
+            return {"levels": list(found.levels), "rounds": [], "measured": None}
+        levels, rounds, fresh = fit_levels(
             self.pipeline.model,
             self.pipeline.traces,
             self.pipeline.choices,
@@ -184,7 +183,7 @@ class _Member:
             lambda small: self._measure(small, "fit: measure"),
             absolute=absolute,
         )
-        return {"levels": list(levels), "rounds": rounds}
+        return {"levels": list(levels), "rounds": rounds, "measured": asdict(fresh)}
 
     def _refit(self, small: PreTrainedModel) -> tuple[PreTrainedModel, dict[str, Any] | None]:
         """The refitted model if it is closer to the dense one on samples that it was not fitted to."""
@@ -215,7 +214,6 @@ class _Member:
         fitted: dict[str, Any],
         refitted: dict[str, Any] | None,
         metrics: dict[str, dict[str, float]],
-        measured: Measured | None,
     ) -> dict[str, Any]:
         pipeline = self.pipeline
         dense, choices = pipeline.dense_metrics, pipeline.choices
@@ -224,7 +222,7 @@ class _Member:
         own, best = pipeline.main_metric(metrics), pipeline.main_metric(dense)
         return {
             "target": {"name": self.target.name, "kind": self.target.kind, "value": self.target.value},
-            "measured": None if measured is None else asdict(measured),
+            "measured": fitted["measured"],
             "predicted": {"seconds": predicted, "speedup": choices.dense_seconds / predicted},
             "metric": {"name": pipeline.task.metric, "dense": best, "compressed": own},
             "metrics": {"dense": dense, "compressed": metrics},

@@ -78,7 +78,7 @@ def fit_levels(
     measure_small: Callable[[PreTrainedModel], Measured],
     *,
     absolute: bool = False,
-) -> tuple[tuple[int, ...], list[dict[str, Any]]]:
+) -> tuple[tuple[int, ...], list[dict[str, Any]], Measured]:
     """Correct levels until the model, measured as a whole, is as fast as it should be.
 
     Args:
@@ -93,13 +93,16 @@ def fit_levels(
             and a machine that is slower today than when the table was made does not matter.
 
     Returns:
-        The levels, and the rounds: speedup measured, seconds predicted.
+        The levels, the rounds (speedup measured, seconds predicted), and a fresh measurement that decided
+        nothing.
     """
     rounds: list[dict[str, Any]] = []
+    measurements: list[Measured] = []
 
     def total(candidate: Levels) -> float:
         small = shrink(model, choices.removed(candidate), [traces.get(m.module.name) for m in choices.levels])
         measured = measure_small(small)
+        measurements.append(measured)
         predicted = choices.table.predict(choices.sizes(candidate))
         rounds.append({"predicted_seconds": predicted, "speedup": measured.speedup})
         return measured.seconds if absolute else choices.dense_seconds / measured.speedup
@@ -113,4 +116,4 @@ def fit_levels(
             f"the target cannot be reached: with everything removed that can be, {error}",
             "ask for a smaller speedup",
         ) from error
-    return tuple(int(level) for level in result.levels), rounds
+    return tuple(int(level) for level in result.levels), rounds[:-1], measurements[-1]

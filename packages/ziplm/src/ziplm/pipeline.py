@@ -219,6 +219,22 @@ class Pipeline:
         levels = module_levels(self.adapter, self.adapter.modules(self.model), self.model)
         return Choices(levels, {}, self.table)
 
+    def quick_choices(self, seconds: float) -> Choices:
+        """The same from the run's own table, a given one, or a coarse one that is not kept."""
+        if self.run.latency_file.exists():
+            return self.reachable
+        if self.config.latency_table is not None:
+            table = LatencyTable.load(self.config.latency_table)
+        else:
+            with self.reporter.stage("measuring roughly") as advance:
+                table = latency_table(
+                    for_measuring(self.model, self.config.setting),
+                    self.config.setting,
+                    max_seconds=seconds,
+                    progress=lambda rounds, used: advance(used, 1.0),
+                )
+        return Choices(module_levels(self.adapter, self.adapter.modules(self.model), self.model), {}, table)
+
     @cached_property
     def choices(self) -> Choices:
         """What the search may choose from."""

@@ -9,7 +9,11 @@ from latency_profiler import ProfilerError
 from transformers.utils import logging as transformers_logging
 
 from ziplm.cli.benchmark import benchmark
+from ziplm.cli.compress import compress
+from ziplm.cli.evaluate import evaluate
 from ziplm.cli.inspect import inspect
+from ziplm.cli.profile import profile
+from ziplm.cli.status import status
 from ziplm.errors import ZipLMError, one_line
 
 
@@ -59,5 +63,5 @@ def main() -> None:
     """Make a fine-tuned BERT or GPT2 faster by a stated factor on a stated machine."""
 
 
-for command in (benchmark, inspect):
+for command in (compress, evaluate, profile, status, benchmark, inspect):
     main.add_command(command)

@@ -1,0 +1,70 @@
+"""``ziplm compress``: a model and its targets in, a family of smaller models out."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from ziplm.cli.options import data_options, environment_options, given, option
+from ziplm.compress import compress as run_compress
+from ziplm.config import Config, read_options
+from ziplm.plan import plan
+from ziplm.progress import Bars
+from ziplm.report import family_table
+
+EXAMPLES = """
+\b
+Examples:
+  ziplm compress textattack/bert-base-uncased-SST-2 --task sst2 --speedup 2 --speedup 4 -o runs/sst2
+  ziplm compress models/mine --task classification --train-file train.csv --validation-file dev.csv \\
+      --recover 0.99 -o runs/mine
+  ziplm compress gpt2 --task causal-lm --train-file train.txt --validation-file valid.txt --speedup 1.5 \\
+      --sequence-length 512 --batch-size 4 -o runs/gpt2
+  ziplm compress --config runs/sst2/config.toml
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("model", required=False)
+@click.option("--task", help="Such as sst2, classification or causal-lm; see `ziplm evaluate --help`.")
+@option("--speedup", multiple=True, type=float, metavar="X", help="Times as fast as now; repeatable.")
+@option("--latency-ms", multiple=True, type=float, metavar="MS", help="Milliseconds; repeatable.")
+@option("--recover", multiple=True, type=float, metavar="SHARE", help="Fastest that keeps it, e.g. 0.99.")
+@click.option("-o", "--output", metavar="RUN", help="Folder of the run; goes on if it is there.")
+@click.option("--config", "config_file", type=Path, metavar="FILE", help="TOML with the same names.")
+@click.option("--dry-run", is_flag=True, help="Say what can be reached and what it would take.")
+@data_options
+@environment_options
+@option("--latency-table", metavar="FILE", help="Measured elsewhere: nothing is measured here.")
+@option("--method", type=click.Choice(["default", "ziplm"]), help="ziplm: exactly as in the paper.")
+@option("--calibration-samples", type=click.IntRange(min=1), help="[default: 2048; language models 512]")
+@option("--search-samples", type=click.IntRange(min=1), help="For the search, and again to judge it.")
+@option("--gradients/--no-gradients", help="Find out what the loss feels: one backward pass.")
+@option("--prior", type=click.Choice(["auto", "factored", "scalar", "exact", "stream", "own"]))
+@option("--evaluations", type=click.IntRange(min=0), help="Of the search.  [default: 100; ziplm 1000]")
+@option("--loss", type=click.Choice(["kl", "task"]), help="Which loss the search looks at.")
+@option("--refit/--no-refit", help="Fit what is left to the dense model.")
+@option("--measure-seconds", type=float, help="Longest time of one measurement.")
+@option("--profile-seconds", type=float, help="Longest time of the latency table.")
+@option("--calibration-batch-size", type=click.IntRange(min=1), help="Samples at a time.")
+@option("--memory-gb", type=float, help="For Hessians; with less, more passes are made.")
+@option("--seed", type=int, help="Of everything that is random.")
+@click.pass_context
+def compress(context: click.Context, /, config_file: Path | None, dry_run: bool, **_: Any) -> None:
+    """Make MODEL faster by stated factors, as accurate as can be, and measure that it is.
+
+    MODEL is a folder or a name on the hub. The run folder gets one ordinary checkpoint for each target. The
+    same command goes on where an interrupted one was.
+    """
+    options = read_options(config_file) if config_file else {}
+    said = {name: value for name, value in given(context).items() if name not in ("config_file", "dry_run")}
+    config = Config.of({**options, **said})
+    console = Console(highlight=False)
+    if dry_run:
+        console.print(plan(config, Bars()), markup=False, soft_wrap=True)
+        return
+    made = run_compress(config=config, progress=Bars())
+    console.print(family_table([member.metrics for member in made]))
+    for member in made:
+        console.print(f"{member.target}: {member.folder}", markup=False, soft_wrap=True)

@@ -1,0 +1,39 @@
+"""``ziplm status``: how far a run is."""
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from ziplm.config import Config
+from ziplm.errors import BadRun
+from ziplm.report import family_table
+from ziplm.run import Run
+from ziplm.targets import targets_of
+
+
+@click.command(epilog="Example: ziplm status runs/sst2")
+@click.argument("run", type=Path)
+def status(run: Path) -> None:
+    """Show which stages of RUN are done, what they took, and the models that there are."""
+    folder = Run(run)
+    if not folder.config_file.is_file():
+        raise BadRun(f"{run} is no run folder", "give the --output of ziplm compress")
+    config = Config.load(folder.config_file)
+    targets = targets_of(config)
+    console = Console(highlight=False)
+    console.print(f"{config.model} for {config.task} in {run}", markup=False, soft_wrap=True)
+    traces = len(list((folder.state / "traces").glob("*.safetensors")))
+    done = {
+        "latency table": folder.latency_file.exists(),
+        "loss metric": folder.metric_file.exists() or not config.gradients or config.method == "ziplm",
+        f"{traces} traces": traces > 0,
+        **{f"target {target.name}": folder.is_done(target.name) for target in targets},
+    }
+    for what, finished in done.items():
+        console.print(f"  {'done' if finished else 'to do':5}  {what}", markup=False)
+    if folder.seconds:
+        spent = ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in folder.seconds.items())
+        console.print(f"so far: {spent}", markup=False, soft_wrap=True)
+    if family := [folder.metrics(target.name) for target in targets if folder.is_done(target.name)]:
+        console.print(family_table(family))

@@ -1,0 +1,83 @@
+"""`--dry-run`: what can be reached, and what it would take, from a few seconds of measuring."""
+
+import time
+
+import torch
+
+from ziplm.benchmarking import random_tokens
+from ziplm.config import Config
+from ziplm.pipeline import Pipeline
+from ziplm.progress import Reporter
+from ziplm.run import Run
+from ziplm.targets import targets_of
+
+QUICK = 10.0  # seconds for a coarse latency table
+FLOPS = 1e10  # of pruning in float64 on one core; a guess on the safe side
+BACKWARD = 3.0  # a forward and backward pass, in forward passes
+
+
+def plan(config: Config, reporter: Reporter) -> str:
+    """What a run would do, as text. Nothing is written.
+
+    Raises:
+        ZipLMError: if a target cannot be reached, or the data cannot be read.
+    """
+    run = Run(config.output)
+    targets = targets_of(config)
+    pipeline = Pipeline(config, run, reporter)
+    choices = pipeline.quick_choices(QUICK)
+    for target in targets:
+        if target.kind != "recover":
+            choices.require_reachable(target.seconds(choices), f"target {target.name}")
+    forward = _seconds_per_sample(pipeline)
+    calibration, search = len(pipeline.parts[0]), len(pipeline.parts[1])
+    columns = [(m.groups * m.group_size, m) for m in pipeline.modules]
+    traces_done = sum(run.trace_file(module.name).exists() for _, module in columns)
+    seconds = {
+        "profile": 0.0 if run.latency_file.exists() or config.latency_table else config.profile_seconds,
+        "calibrate": 0.0
+        if traces_done == len(columns)
+        else ((BACKWARD if pipeline.gradients else 0.0) + 1) * calibration * forward,
+        "prune": sum(4 * d**3 for d, m in columns if not run.trace_file(m.name).exists()) / FLOPS,
+    }
+    todo = [target for target in targets if not run.is_done(target.name)]
+    per_target = {
+        "search": config.search_evaluations * search * forward * 0.5,
+        "fit and measure": 0.0 if config.latency_table else 5 * config.measure_seconds,
+        "refit": 2.0 * min(calibration, 1024) * forward if config.refit else 0.0,
+        "evaluate": sum(map(len, pipeline.splits.evaluation.values())) * forward,
+    }
+    model_bytes = sum(p.numel() * p.element_size() for p in pipeline.model.parameters())
+    trace_bytes = sum(d * d * 4 + d * 8 * pipeline.model.config.hidden_size for d, _ in columns)
+    moments = min(config.memory_gb * 2**30, sum(d * d * 8 for d, _ in columns))
+    largest = max((d * d * 8 for d, _ in columns), default=0)
+    parameters = sum(p.numel() for p in pipeline.model.parameters())
+    most, fixed = (
+        choices.dense_seconds / choices.smallest_seconds,
+        choices.table.fixed / choices.dense_seconds,
+    )
+    lines = [
+        f"model: {parameters:,} parameters, {len(columns)} modules to prune",
+        f"data: {len(pipeline.splits.train):,} examples; {calibration} to calibrate on, twice {search} to search",
+        f"reachable: up to {most:.1f}x; {fixed:.0%} of the time is outside of what can be pruned",
+        f"targets: {', '.join(t.name + ('' if t in todo else ' (done)') for t in targets)}",
+        "about this many seconds, one stage after the other:",
+        *(f"  {stage}: {value:.0f}" + (" (done)" if not value else "") for stage, value in seconds.items()),
+        *(f"  {stage}: {value:.0f} for each of {len(todo)} targets" for stage, value in per_target.items()),
+        f"  together: {sum(seconds.values()) + len(todo) * sum(per_target.values()):.0f}",
+        f"memory: about {(2 * model_bytes + moments + 4 * largest + 2 * trace_bytes) / 2**30:.1f} GiB",
+        f"disk: about {(trace_bytes + len(todo) * model_bytes) / 2**30:.1f} GiB",
+    ]
+    return "\n".join(lines)
+
+
+def _seconds_per_sample(pipeline: Pipeline) -> float:
+    """Of a forward pass of the dense model over one sample of usual length."""
+    lengths = [len(sample["input_ids"]) for sample in pipeline.parts[0]]
+    setting = pipeline.config.setting
+    tokens = random_tokens([pipeline.model], setting)[:, : max(1, sum(lengths) // len(lengths))]
+    with torch.inference_mode():
+        pipeline.model(tokens)
+        start = time.perf_counter()
+        pipeline.model(tokens)
+        return (time.perf_counter() - start) / len(tokens)
