@@ -1,0 +1,89 @@
+"""The hyper-parameters of the ZipLM paper's gradual runs.
+
+They are those of the table "Hyper-parameters used for gradual ZipLM runs" in the appendix "Hyper-parameters
+for Reproducibility" (https://arxiv.org/abs/2302.04089). What it does not name stays at the defaults of
+`TrainingOptions` and `DistillationLoss`: no warmup, gradients clipped to 1, temperature 1.
+"""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from token_distill import DistillationLoss
+
+from ziplm.errors import UsageError
+from ziplm.finetune import TrainingOptions
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A gradual run: fine-tune, then prune to each target in turn and fine-tune after each.
+
+    Attributes:
+        source: what of the paper it is, in a line.
+        targets: speedups over the dense model, in the order that they are reached.
+        before: the training of the dense model.
+        between: the training after each target; its learning rate decays anew every time.
+        loss: of the training after each target, with the dense model as teacher.
+        max_length: tokens.
+        calibration_samples: from which each pruning step collects its statistics.
+    """
+
+    source: str
+    targets: tuple[float, ...]
+    before: TrainingOptions
+    between: TrainingOptions
+    loss: DistillationLoss
+    max_length: int
+    calibration_samples: int
+
+
+def _bert(
+    source: str, data: str, batch_size: int, max_length: int, learning_rate: float, epochs: int, decay: float
+) -> Preset:
+    between = TrainingOptions(
+        learning_rate=learning_rate, epochs=epochs, batch_size=batch_size, weight_decay=decay
+    )
+    return Preset(
+        source=source,
+        targets=tuple(float(speedup) for speedup in range(2, 16)),
+        before=replace(between, epochs=3),
+        between=between,
+        loss=DistillationLoss.preset(data),
+        max_length=max_length,
+        calibration_samples=2048,
+    )
+
+
+# 128 windows of 1024 tokens to a step, of which so many fit a GPU at a time. Dropout is off while GPT2 trains
+# on OpenWebText ("We follow Komatsuzaki (2019) and disable dropout regularization").
+_GPT2 = TrainingOptions(
+    learning_rate=1e-3, epochs=2, batch_size=8, gradient_accumulation=16, weight_decay=0.0, dropout=False
+)
+
+PRESETS: Mapping[str, Preset] = {
+    "bert-base-glue": _bert("BERT-base on SST-2, QNLI, MNLI, QQP", "glue", 32, 128, 8e-5, 8, 0.03),
+    "bert-base-squad": _bert("BERT-base on SQuAD v1.1", "squad", 16, 384, 8e-5, 8, 0.03),
+    "bert-large-squad": _bert("BERT-large on SQuAD v1.1", "squad", 16, 384, 5e-5, 10, 0.05),
+    "gpt2-openwebtext": Preset(
+        source="GPT2 on OpenWebText, without distillation to save memory",
+        targets=(1.5, 2.0, 2.5, 3.0),
+        before=replace(_GPT2, max_steps=50_000),
+        between=_GPT2,
+        loss=DistillationLoss.preset("gpt2"),
+        max_length=1024,
+        calibration_samples=512,
+    ),
+}
+
+
+def find_preset(name: str) -> Preset:
+    """The preset of that name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name not in PRESETS:
+        near = difflib.get_close_matches(name, PRESETS, n=1)
+        raise UsageError(f"there is no preset {name!r}", f"try {', '.join(near or PRESETS)}")
+    return PRESETS[name]
