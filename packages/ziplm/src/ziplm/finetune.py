@@ -143,7 +143,7 @@ def finetune(
         features: tokenised examples with labels, in the same order in every call.
         options: see there.
         teacher: a model with the same number of layers; never changed.
-        loss: weights of task, logit and token loss; needs a teacher. None: the model's own loss.
+        loss: weights of task, logit and token loss; the last two need a teacher. None: the task loss alone.
         folder: for checkpoints, made if need be.
         progress: called with the steps done and the steps to do, in the first process only.
 
@@ -246,12 +246,13 @@ class _Trainer(Trainer):
     def _distilled(
         self, loss: DistillationLoss, model: nn.Module, inputs: Batch
     ) -> tuple[torch.Tensor, Outputs]:
-        assert self.teacher is not None
         unlabelled = inputs_of(inputs)
         hidden = loss.token > 0
         made = model(**(inputs if loss.task else unlabelled), output_hidden_states=hidden)
         outputs = Outputs.of(made)
-        taught = self.teacher(**unlabelled, output_hidden_states=hidden) if loss.logit or hidden else None
+        taught = None
+        if self.teacher is not None and (loss.logit or hidden):
+            taught = self.teacher(**unlabelled, output_hidden_states=hidden)
         try:
             parts = loss(
                 outputs,
@@ -305,9 +306,10 @@ def _check(
 ) -> None:
     if len(features) == 0:
         raise UsageError("there are no examples to train on", "check the training data")
-    if (teacher is None) != (loss is None):
-        given, missing = ("loss", "teacher") if teacher is None else ("teacher", "loss")
-        raise UsageError(f"there is a {given} and no {missing}", "give both to distill, or neither")
+    if teacher is None and loss is not None and (loss.logit or loss.token):
+        raise UsageError("there is a loss between models and no teacher", "give one, or only a task loss")
+    if teacher is not None and loss is None:
+        raise UsageError("there is a teacher and no loss", "give both to distill, or neither")
     if teacher is model:
         raise UsageError("the teacher is the model that is trained", "give a copy")
     if loss is None or loss.task:

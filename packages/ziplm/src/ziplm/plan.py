@@ -58,7 +58,7 @@ def plan(config: Config, reporter: Reporter) -> str:
     )
     lines = [
         f"model: {parameters:,} parameters, {len(columns)} modules to prune",
-        f"data: {len(pipeline.splits.train):,} examples; {calibration} to calibrate on, twice {search} to search",
+        f"data: {len(pipeline.splits.train):,} examples; {calibration} + {search} + {search} are used",
         f"reachable: up to {most:.1f}x; {fixed:.0%} of the time is outside of what can be pruned",
         f"targets: {', '.join(t.name + ('' if t in todo else ' (done)') for t in targets)}",
         "about this many seconds, one stage after the other:",

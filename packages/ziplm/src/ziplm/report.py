@@ -3,44 +3,48 @@
 from collections.abc import Sequence
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
+from ziplm.compress import Compressed
 
-def family_table(family: Sequence[dict[str, Any]]) -> Table:
-    """One row for each target, from its metrics.json."""
+
+def print_family(family: Sequence[Compressed], console: Console) -> None:
+    """One row for each target; below, what is left of the layers and where the files are."""
     table = Table()
-    metric = family[0]["metric"]["name"] if family else "metric"
-    for heading in ("target", "measured", f"{metric}: dense", "compressed", "layer parameters", "on disk"):
+    metric = family[0].metrics["metric"]["name"] if family else "metric"
+    for heading in ("target", "measured", f"{metric}, dense", "now", "layer params", "on disk"):
         table.add_column(heading, justify="right")
-    table.add_column("heads and width kept, layer by layer", overflow="fold")
     for member in family:
-        left, dense = member["parameters"]["layers"], member["dense_parameters"]["layers"]
+        metrics = member.metrics
+        left, dense = metrics["parameters"]["layers"], metrics["dense_parameters"]["layers"]
         table.add_row(
-            member["target"]["name"],
-            speed_text(member),
-            f"{member['metric']['dense']:.4g}",
-            f"{member['metric']['compressed']:.4g}",
+            member.target,
+            speed_text(metrics),
+            f"{metrics['metric']['dense']:.4g}",
+            f"{metrics['metric']['compressed']:.4g}",
             f"{left / 1e6:.2f}M ({left / dense:.0%})",
-            f"{member['bytes_on_disk'] / 1e6:.0f} MB",
-            sizes_text(member["sizes"]),
+            f"{metrics['bytes_on_disk'] / 1e6:.0f} MB",
         )
-    return table
+    console.print(table)
+    console.print("heads/width kept in each layer (– where all are gone), and where the model is:")
+    for member in family:
+        line = f"  {member.target}: {sizes_text(member.metrics['sizes'])}  {member.folder}"
+        console.print(line, markup=False, soft_wrap=True)
 
 
-def speed_text(member: dict[str, Any]) -> str:
+def speed_text(metrics: dict[str, Any]) -> str:
     """The measured speedup and its interval; where nothing was measured, what the table predicts."""
-    measured = member["measured"]
+    measured = metrics["measured"]
     if measured is None:
-        return f"{member['predicted']['speedup']:.2f}x predicted"
+        return f"{metrics['predicted']['speedup']:.2f}x predicted"
     text = f"{measured['speedup']:.2f}x [{measured['low']:.2f}, {measured['high']:.2f}]"
-    if member["target"]["kind"] == "latency":
+    if metrics["target"]["kind"] == "latency":
         text = f"{measured['seconds'] * 1e3:.2f} ms, {text}"
     return text
 
 
 def sizes_text(sizes: dict[str, list[int]]) -> str:
     """Such as ``12/1536 3/302 –/33``: heads and width of each layer, a dash where a module is gone."""
-    kinds = list(sizes.values())
-    return " ".join(
-        "/".join(str(size) if size else "–" for size in layer) for layer in zip(*kinds, strict=True)
-    )
+    layers = zip(*sizes.values(), strict=True)
+    return " ".join("/".join(str(size) if size else "–" for size in layer) for layer in layers)

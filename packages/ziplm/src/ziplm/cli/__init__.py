@@ -10,6 +10,7 @@ from transformers.utils import logging as transformers_logging
 
 from ziplm.cli.benchmark import benchmark
 from ziplm.cli.compress import compress
+from ziplm.cli.demo import demo
 from ziplm.cli.evaluate import evaluate
 from ziplm.cli.inspect import inspect
 from ziplm.cli.profile import profile
@@ -63,5 +64,5 @@ def main() -> None:
     """Make a fine-tuned BERT or GPT2 faster by a stated factor on a stated machine."""
 
 
-for command in (compress, evaluate, profile, status, benchmark, inspect):
+for command in (compress, evaluate, profile, status, benchmark, inspect, demo):
     main.add_command(command)

@@ -11,7 +11,7 @@ from ziplm.compress import compress as run_compress
 from ziplm.config import Config, read_options
 from ziplm.plan import plan
 from ziplm.progress import Bars
-from ziplm.report import family_table
+from ziplm.report import print_family
 
 EXAMPLES = """
 \b
@@ -65,6 +65,4 @@ def compress(context: click.Context, /, config_file: Path | None, dry_run: bool,
         console.print(plan(config, Bars()), markup=False, soft_wrap=True)
         return
     made = run_compress(config=config, progress=Bars())
-    console.print(family_table([member.metrics for member in made]))
-    for member in made:
-        console.print(f"{member.target}: {member.folder}", markup=False, soft_wrap=True)
+    print_family(made, console)

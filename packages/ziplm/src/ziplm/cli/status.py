@@ -5,9 +5,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from ziplm.compress import Compressed
 from ziplm.config import Config
 from ziplm.errors import BadRun
-from ziplm.report import family_table
+from ziplm.report import print_family
 from ziplm.run import Run
 from ziplm.targets import targets_of
 
@@ -30,10 +31,12 @@ def status(run: Path) -> None:
         f"{traces} traces": traces > 0,
         **{f"target {target.name}": folder.is_done(target.name) for target in targets},
     }
-    for what, finished in done.items():
-        console.print(f"  {'done' if finished else 'to do':5}  {what}", markup=False)
+    for what, is_done in done.items():
+        console.print(f"  {'done' if is_done else 'to do':5}  {what}", markup=False)
     if folder.seconds:
         spent = ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in folder.seconds.items())
         console.print(f"so far: {spent}", markup=False, soft_wrap=True)
-    if family := [folder.metrics(target.name) for target in targets if folder.is_done(target.name)]:
-        console.print(family_table(family))
+    finished = [target.name for target in targets if folder.is_done(target.name)]
+    family = [Compressed(name, folder.result_folder(name), folder.metrics(name)) for name in finished]
+    if family:
+        print_family(family, console)

