@@ -19,6 +19,7 @@ Features = Mapping[str, Any]
 Progress = Callable[[int, int], None]
 """Called with what is done and what there is to do."""
 
+VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
@@ -88,12 +89,17 @@ class Task(ABC):
 
     def load_tokenizer(self, path: str) -> PreTrainedTokenizerBase:
         """The tokenizer of a checkpoint; no code from the folder is run."""
+        if Path(path).is_dir() and not any((Path(path) / name).is_file() for name in VOCABULARIES):
+            # Asked for it, transformers 5 would make one that knows no word.
+            raise BadCheckpoint(
+                f"{path} has no tokenizer", "save it beside the model: tokenizer.save_pretrained(folder)"
+            )
         try:
             tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
             raise BadCheckpoint(
                 f"the tokenizer of {path} cannot be loaded: {one_line(error)}",
-                "save it beside the model: tokenizer.save_pretrained(folder)",
+                "save it beside the model again",
             ) from error
         assert isinstance(tokenizer, PreTrainedTokenizerBase)
         return tokenizer

@@ -23,7 +23,7 @@ from ziplm.tasks.columns import (
 )
 from ziplm.tasks.encoding import Tokenised, check_fit, padding_token
 from ziplm.tasks.files import Table, read_table
-from ziplm.tasks.inference import evaluation_batches, inference
+from ziplm.tasks.inference import evaluation_batches, finite, inference
 from ziplm.tasks.metrics import METRICS
 
 
@@ -115,7 +115,7 @@ class SequenceTask(Task):
         """See `Task.evaluate`."""
         predictions = self.predict(model, features, batch_size, progress)
         labels = np.array([feature["labels"] for feature in features])
-        return {name: METRICS[name](predictions, labels) for name in self.metrics}
+        return finite({name: METRICS[name](predictions, labels) for name in self.metrics})
 
     def predict(
         self,

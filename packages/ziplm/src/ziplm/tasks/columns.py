@@ -78,19 +78,18 @@ def texts_of(table: Table, column: str, allow_empty: bool = False) -> list[str]:
 def labels_of(table: Table, column: str, names: dict[str, int], classes: int) -> list[int]:
     """A column of labels as numbers from 0: names are looked up, without regard to case; numbers stay."""
     known = {name.lower(): number for name, number in names.items()}
-    found: dict[Any, int] = {}
+    numbers = []
     for row, value in enumerate(table.columns[column], start=1):
-        if value not in found:  # few values, many rows
-            number = known.get(value.lower()) if isinstance(value, str) else None
-            number = _whole_number(value) if number is None else number
-            if number is None or not 0 <= number < classes:
-                raise UsageError(
-                    f"row {row} of {table.where} has the label {value!r}, but the model knows 0 to "
-                    f"{classes - 1} ({', '.join(sorted(names, key=lambda name: names[name]))})",
-                    "correct the label, or label2id in the model's config.json",
-                )
-            found[value] = number
-    return [found[value] for value in table.columns[column]]
+        number = known.get(value.lower()) if isinstance(value, str) else None
+        number = _whole_number(value) if number is None else number
+        if number is None or not 0 <= number < classes:
+            raise UsageError(
+                f"row {row} of {table.where} has the label {value!r}, but the model knows 0 to "
+                f"{classes - 1} ({', '.join(sorted(names, key=lambda name: names[name]))})",
+                "correct the label, or label2id in the model's config.json",
+            )
+        numbers.append(number)
+    return numbers
 
 
 def numbers_of(table: Table, column: str) -> list[float]:

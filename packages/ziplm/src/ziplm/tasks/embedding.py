@@ -14,7 +14,7 @@ from ziplm.tasks.base import Features, Progress, Source, Splits, Task
 from ziplm.tasks.columns import TEXT_NAMES, numbers_of, text_columns, texts_of
 from ziplm.tasks.encoding import Tokenised, check_fit, padding_token
 from ziplm.tasks.files import Table, existing, read_table, read_text
-from ziplm.tasks.inference import evaluation_batches, inference
+from ziplm.tasks.inference import evaluation_batches, finite, inference
 from ziplm.tasks.metrics import pearson, spearman
 from ziplm.tasks.sentence_folder import Pooling, copy_settings, read_settings
 
@@ -105,7 +105,7 @@ class EmbeddingTask(Task):
         if "score" in features[0]:
             cosines = (embeddings[::2] * embeddings[1::2]).sum(-1).numpy()
             scores = torch.tensor([feature["score"] for feature in features[::2]]).numpy()
-            return {"spearman": spearman(cosines, scores), "pearson": pearson(cosines, scores)}
+            return finite({"spearman": spearman(cosines, scores), "pearson": pearson(cosines, scores)})
         own = nearest(embeddings)
         if self.reference is None or self.reference.shape != own.shape:
             raise UsageError(

@@ -8,6 +8,7 @@ import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ziplm.errors import UsageError
+from ziplm.files import written_whole
 from ziplm.tasks.base import Features, Source
 from ziplm.tasks.classification import SequenceTask
 from ziplm.tasks.columns import labels_of, model_labels, numbers_of, outputs_of
@@ -144,9 +145,8 @@ class GlueTask(SequenceTask):
             named = self.spec.server_names
             answers = [self.spec.labels[number] if named else str(number) for number in numbers]
         lines = ["index\tprediction", *(f"{index}\t{answer}" for index, answer in enumerate(answers))]
-        temporary = Path(path).with_name(f".{Path(path).name}.part")
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        temporary.replace(path)
+        with written_whole(Path(path)) as temporary:
+            temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def _mismatched(self, path: str) -> str | None:
         """The file of MNLI's other genres that lies beside the one given, if there is one."""

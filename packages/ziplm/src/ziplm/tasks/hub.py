@@ -34,7 +34,7 @@ def read_hub(title: str, split: str) -> Table:
         ) as error:
             if not reachable:
                 raise UsageError(
-                    f"there is no network, and {title} is not in the local cache",
+                    f"there is no network, and {title} ({split}) is not in the local cache",
                     "give --train-file and --validation-file",
                 ) from error
             raise UsageError(

@@ -1,5 +1,6 @@
 """Running a model over examples to see what it makes of them."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -9,6 +10,16 @@ from transformers import PreTrainedModel
 from ziplm.errors import UsageError
 from ziplm.heads import Batch
 from ziplm.tasks.base import Features, Progress, Task
+
+
+def finite(metrics: dict[str, float]) -> dict[str, float]:
+    """The metrics, if they are numbers; a model that makes none is told about rather than written down."""
+    if not all(math.isfinite(value) for value in metrics.values()):
+        raise UsageError(
+            f"the model's outputs are no finite numbers: {', '.join(f'{k} {v}' for k, v in metrics.items())}",
+            "load it in float32, or compress less",
+        )
+    return metrics
 
 
 @contextmanager

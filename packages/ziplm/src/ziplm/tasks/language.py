@@ -17,7 +17,7 @@ from ziplm.tasks.columns import text_columns, texts_of
 from ziplm.tasks.encoding import check_fit, padding_token
 from ziplm.tasks.files import Table, existing, read_table, read_text
 from ziplm.tasks.hub import read_hub
-from ziplm.tasks.inference import evaluation_batches, inference
+from ziplm.tasks.inference import evaluation_batches, finite, inference
 
 PIECE = 20_000  # characters tokenised at a time
 BOUNDARY = re.compile(r"\s(?=\S)")
@@ -81,7 +81,7 @@ class LanguageTask(Task):
                 )
                 count += int(counted.sum())
         mean = total / max(count, 1)
-        return {"perplexity": math.exp(mean) if mean < 700 else math.inf, "loss": mean}
+        return finite({"perplexity": math.exp(min(mean, 700.0)), "loss": mean})  # e^710 is no float
 
 
 class CausalTask(LanguageTask):

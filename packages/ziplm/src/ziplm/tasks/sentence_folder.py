@@ -8,6 +8,7 @@ from typing import Any, Literal
 from transformers.utils.hub import cached_file
 
 from ziplm.errors import BadCheckpoint, one_line
+from ziplm.files import written_whole
 
 Pooling = Literal["mean", "cls"]
 POOLINGS: dict[str, Pooling] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
@@ -85,7 +86,5 @@ def _read_json(path: str | Path, name: str) -> Any:
 def _copy(source: str | Path, target: str | Path, name: str) -> None:
     file = _find(source, name)
     if file is not None:
-        goal = Path(target) / name
-        goal.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, goal.with_name(f".{goal.name}.part"))
-        goal.with_name(f".{goal.name}.part").replace(goal)
+        with written_whole(Path(target) / name) as temporary:
+            shutil.copyfile(file, temporary)
