@@ -100,19 +100,21 @@ def check_wheels(session: nox.Session, wheels: list[str], readmes: list[str], gr
 def bench(session: nox.Session) -> None:
     """Run benchmarks: ``nox -s bench`` for all, ``nox -s bench -- obs --help`` for one."""
     install_bench(session)
-    known = ["obs", "profiler", "spdy", "distill", "surgery"]
+    alone = ["obs", "profiler", "spdy", "distill", "surgery", "stitch"]
+    with_data = ["models", "oneshot"]  # need --data, and hours: only when asked for
     chosen, options = session.posargs[:1], session.posargs[1:]
-    if unknown := [name for name in chosen if name not in known]:
-        session.error(f"no benchmark {unknown[0]!r}; there are: {', '.join(known)}")
-    for name in chosen or known:
+    if unknown := [name for name in chosen if name not in alone + with_data]:
+        session.error(f"no benchmark {unknown[0]!r}; there are: {', '.join(alone + with_data)}")
+    for name in chosen or alone:
         session.run("python", f"bench/{name}.py", *options, env=ONE_THREAD)
 
 
 @nox.session(default=False)
 def demo(session: nox.Session) -> None:
-    """Show what there is: prune a real model's matrices and print the errors."""
+    """Fine-tune a real model, compress it to 2x and 4x, and print what came of it."""
     install_bench(session)
-    session.run("python", "bench/obs.py", "quality", *session.posargs, env=ONE_THREAD)
+    folder = Path(session.create_tmp()) / "demo"
+    session.run("ziplm", "demo", "--output", str(folder), *session.posargs, env=ONE_THREAD)
 
 
 def install_bench(session: nox.Session) -> None:

@@ -126,7 +126,7 @@ def _gpt2(folder: Path, reporter: Reporter) -> list[Compressed]:
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer, eos_token=END, bos_token=END)
         torch.manual_seed(0)
         shape: Any = {"n_positions": 128, "n_embd": 256, "n_layer": 4, "n_head": 8}
-        end = tokenizer.convert_tokens_to_ids(END)
+        end: Any = tokenizer.convert_tokens_to_ids(END)
         model = GPT2LMHeadModel(
             GPT2Config(vocab_size=len(tokenizer), bos_token_id=end, eos_token_id=end, **shape)
         )

@@ -1,0 +1,108 @@
+"""ziplm, search: what one evaluation of a candidate costs, against a forward pass of the dense model.
+
+A model of the shape of BERT-base with random weights, 128 samples of 128 tokens, a target of 2x by parameters. All
+evaluations of a direct search are timed, with everything that they need built on the way.
+"""
+
+import argparse
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import ziplm
+from harness import announce, print_table
+from obs_structured import Trace, prune
+from spdy_search import Problem, search
+from transformers import BertConfig, BertForSequenceClassification
+from ziplm.heads import Batch, Classification
+from ziplm.levels import module_levels
+from ziplm.stitch import Evaluator, Stitcher
+from ziplm.tasks import Features, Task
+
+
+class Tokens(Task):
+    """Random tokens, all of one length, for a classifier."""
+
+    name, head, metric = "tokens", Classification(), "none"
+
+    def load_model(self, path: str, **options: Any) -> Any:
+        """Not needed here."""
+        raise NotImplementedError
+
+    load_splits = evaluate = load_model  # type: ignore[assignment]
+
+    def collate(self, features: Sequence[Features]) -> Batch:
+        """As they are."""
+        tokens = torch.tensor([sample["input_ids"] for sample in features])
+        return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+
+
+def traces_of(model: BertForSequenceClassification) -> dict[str, Trace]:
+    """Traces by magnitude, which are quick to make; their levels cost as much to build as any."""
+    adapter = ziplm.adapter_for(model)
+    generator = torch.Generator().manual_seed(0)
+    traces = {}
+    for module in adapter.modules(model):
+        weight = adapter.weight(model, module).detach()
+        inputs = torch.randn(2 * weight.shape[1], weight.shape[1], generator=generator)
+        hessian = 2 * inputs.T @ inputs / len(inputs)
+        traces[module.name] = prune(weight, hessian, module.group_size, method="magnitude")
+    return traces
+
+
+def main() -> None:
+    """Time evaluations and forward passes in turns."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--evaluations", type=int, default=60)
+    parser.add_argument("--layers", type=int, default=12)
+    options = parser.parse_args()
+    announce("ziplm, seconds per evaluation of the search", "ziplm", "torch", "transformers")
+    torch.manual_seed(0)
+    model = BertForSequenceClassification(BertConfig(num_hidden_layers=options.layers)).eval()
+    features = [{"input_ids": torch.randint(1000, 20000, (128,)).tolist()} for _ in range(128)]
+    stitcher = Stitcher(model, traces_of(model))
+    task = Tokens()
+    evaluator = Evaluator(stitcher, task, features)
+    batches = [batch for _, batch in task.batches(features, 32)]
+
+    adapter = ziplm.adapter_for(model)
+    levels = module_levels(adapter, adapter.modules(model), model)
+    costs = [
+        [size * m.module.group_size * (4 if m.module.kind == "attention" else 2) for size in m.sizes]
+        for m in levels
+    ]
+    priors = [[(1 - size / m.sizes[0]) ** 2 for size in m.sizes] for m in levels]
+    problem = Problem(costs, priors, sum(row[0] for row in costs) / 2)
+    dense, candidates = [], []
+
+    def loss(chosen: Any) -> float:
+        if len(candidates) % 10 == 0:
+            start = time.process_time()
+            with torch.inference_mode():
+                for batch in batches:
+                    model(**batch)
+            dense.append(time.process_time() - start)
+        start = time.process_time()
+        value = evaluator([m.removed(int(level)) for m, level in zip(levels, chosen, strict=True)])
+        candidates.append(time.process_time() - start)
+        return value
+
+    search(problem, loss, options.evaluations)
+    forward = float(np.median(dense))
+    print_table(
+        f"BERT-base shape, {options.layers} layers, 128 x 128 tokens, 2x by parameters, CPU time",
+        ["", "seconds", "of a dense forward pass"],
+        [
+            ["dense forward pass", f"{forward:.2f}", "1"],
+            ["mean of all evaluations", f"{np.mean(candidates):.2f}", f"{np.mean(candidates) / forward:.2f}"],
+            ["median evaluation", f"{np.median(candidates):.2f}", f"{np.median(candidates) / forward:.2f}"],
+            ["first evaluation", f"{candidates[0]:.2f}", f"{candidates[0] / forward:.2f}"],
+        ],
+        note=f"{len(candidates)} evaluations; goal: below 0.6",
+    )
+
+
+if __name__ == "__main__":
+    main()
