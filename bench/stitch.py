@@ -1,7 +1,7 @@
 """ziplm, search: what one evaluation of a candidate costs, against a forward pass of the dense model.
 
-A model of the shape of BERT-base with random weights, 128 samples of 128 tokens, a target of 2x by parameters. All
-evaluations of a direct search are timed, with everything that they need built on the way.
+A model of the shape of BERT-base with random weights, 128 samples of 128 tokens, a target of 2x by weights.
+All evaluations of a direct search are timed, with everything that they need built on the way.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import ziplm
 from harness import announce, print_table
 from obs_structured import Trace, prune
 from spdy_search import Problem, search
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import AutoModelForSequenceClassification, BertConfig, PreTrainedModel
 from ziplm.heads import Batch, Classification
 from ziplm.levels import module_levels
 from ziplm.stitch import Evaluator, Stitcher
@@ -39,7 +39,7 @@ class Tokens(Task):
         return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
 
 
-def traces_of(model: BertForSequenceClassification) -> dict[str, Trace]:
+def traces_of(model: PreTrainedModel) -> dict[str, Trace]:
     """Traces by magnitude, which are quick to make; their levels cost as much to build as any."""
     adapter = ziplm.adapter_for(model)
     generator = torch.Generator().manual_seed(0)
@@ -60,7 +60,9 @@ def main() -> None:
     options = parser.parse_args()
     announce("ziplm, seconds per evaluation of the search", "ziplm", "torch", "transformers")
     torch.manual_seed(0)
-    model = BertForSequenceClassification(BertConfig(num_hidden_layers=options.layers)).eval()
+    config = BertConfig(num_hidden_layers=options.layers)
+    model: PreTrainedModel = AutoModelForSequenceClassification.from_config(config)  # type: ignore[no-untyped-call]
+    model.eval()  # type: ignore[no-untyped-call]
     features = [{"input_ids": torch.randint(1000, 20000, (128,)).tolist()} for _ in range(128)]
     stitcher = Stitcher(model, traces_of(model))
     task = Tokens()
@@ -75,7 +77,8 @@ def main() -> None:
     ]
     priors = [[(1 - size / m.sizes[0]) ** 2 for size in m.sizes] for m in levels]
     problem = Problem(costs, priors, sum(row[0] for row in costs) / 2)
-    dense, candidates = [], []
+    dense: list[float] = []
+    candidates: list[float] = []
 
     def loss(chosen: Any) -> float:
         if len(candidates) % 10 == 0:

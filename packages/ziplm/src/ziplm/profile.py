@@ -13,7 +13,7 @@ from ziplm.benchmarking import Setting, random_tokens
 from ziplm.errors import UsageError
 from ziplm.levels import size_grid
 
-WHOLE = "model"
+REST = "rest"
 
 
 def latency_table(
@@ -24,10 +24,11 @@ def latency_table(
     max_seconds: float = 120.0,
     progress: Callable[[int, float], None] | None = None,
 ) -> LatencyTable:
-    """Measure a model's real modules at all sizes of the grid, and the whole of it, in the same rounds.
+    """Measure a model's real modules at all sizes of the grid, and the rest of it, in the same rounds.
 
-    A module is measured with its residual connection and norms, removed ones as what is left of them. What
-    the whole takes beyond the sum of its modules is the fixed part.
+    A module is measured with its residual connection and norms, a removed one as what is left of it. The
+    fixed part is what the model takes with all modules removed, beyond what is left of those. (The dense
+    model's time less that of its modules would be the difference of two large numbers, and mostly noise.)
     """
     adapter = adapter_for(model)
     model.to(device=setting.device, dtype=setting.dtype)  # type: ignore[call-arg]
@@ -39,7 +40,7 @@ def latency_table(
         for kind in KINDS
     }
     curves = profile_families(
-        {**families, WHOLE: Family(lambda _: model, [1], tokens)},
+        {**families, REST: Family(lambda _: _without_modules(model), [1], tokens)},
         rel_error=rel_error,
         max_seconds=max_seconds,
         engine=setting.engine,
@@ -47,10 +48,19 @@ def latency_table(
         threads=setting.threads,
         progress=progress,
     )
-    whole = curves.pop(WHOLE)(1)
-    modules = sum(curves[module.kind](module.groups) for module in adapter.modules(model))
+    rest = curves.pop(REST)(1) - sum(curves[module.kind](0) for module in adapter.modules(model))
     environment = setting.environment(model.config._attn_implementation)
-    return LatencyTable(environment, max(0.0, whole - modules), curves)
+    return LatencyTable(environment, max(0.0, rest), curves)
+
+
+def _without_modules(model: PreTrainedModel) -> nn.Module:
+    """The model with all its modules removed, sharing all else."""
+    adapter = adapter_for(model)
+    bare: PreTrainedModel = structure_copy(model)  # type: ignore[assignment]
+    for module in adapter.modules(model):
+        layer = adapter.layers(model)[module.layer]
+        adapter.install(bare, module, adapter.leading(layer, module, 0))
+    return bare.eval()
 
 
 def _builder(model: PreTrainedModel, kind: Kind) -> Callable[[int], nn.Module]:
