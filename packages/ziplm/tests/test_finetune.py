@@ -1,5 +1,6 @@
 import copy
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -164,7 +165,7 @@ def test_nothing_left_to_compare_leaves_the_other_losses(tmp_path: Path) -> None
     teacher = tiny_model(MODELS[0])
     student = shrink(teacher, levels_of(teacher, "everything"), make_traces(teacher))
     assert train(student, tmp_path / "a", teacher=teacher, loss=DISTILLED).steps == 20
-    with pytest.raises(ZipLMError, match="every layer is pruned away"):
+    with pytest.raises(UsageError, match="every layer is pruned away"):
         train(student, tmp_path / "b", teacher=teacher, loss=DistillationLoss(task=0, token=1.0))
 
 
@@ -292,6 +293,9 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
         train(model, tmp_path, teacher=model, loss=DISTILLED)
     with pytest.raises(UsageError, match="bf16 on a CPU"):
         train(model, tmp_path, replace(OPTIONS, precision="bf16"))
+    with pytest.raises(UsageError, match=r"student's shape is \(4, 2\), the teacher's \(4, 3\)"):
+        train(model, tmp_path / "shapes", teacher=tiny_model(MODELS[0], num_labels=3), loss=DISTILLED)
+    shutil.rmtree(tmp_path / "shapes")
     bare = tiny_model("BertModel")
     with pytest.raises(UsageError, match="BertModel has no loss of its own"):
         train(bare, tmp_path)

@@ -148,8 +148,8 @@ def finetune(
         progress: called with the steps done and the steps to do, in the first process only.
 
     Raises:
-        UsageError: there are no examples, the folder belongs to another training, or the model has no such
-            loss.
+        UsageError: there are no examples, the folder belongs to another training, or model, teacher and loss
+            do not go together.
         ZipLMError: the loss became nan or infinite.
     """
     folder = Path(folder)
@@ -262,7 +262,13 @@ class _Trainer(Trainer):
                 layers=self.layers,
             )
         except ValueError as error:
-            raise _diverged(one_line(error), self.state.global_step + 1) from error
+            tensors = [value for value in made.values() if isinstance(value, torch.Tensor)]
+            if not all(value.isfinite().all() for value in tensors):
+                raise _diverged(one_line(error), self.state.global_step + 1) from error
+            raise UsageError(
+                f"the loss cannot be computed: {one_line(error)}",
+                "give a model, a teacher and weights that go together",
+            ) from error
         return parts.total, outputs
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
