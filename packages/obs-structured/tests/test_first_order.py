@@ -26,7 +26,7 @@ def by_definition(
     return torch.stack(changes, dim=-1), torch.stack(sizes, dim=-1)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(
     problem=problems(),
     update=st.booleans(),

@@ -6,7 +6,7 @@ says which directions of the output matter, its length which tokens do. One forw
 inputs of the output matrices, weighted by token. No labels are needed. Padding never counts.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,18 +163,23 @@ def with_gradients(
             stack.enter_context(layer.register_forward_hook(watch(module.name)))
         for chosen, batch in task.batches(features, batch_size, model.device):
             generator.manual_seed(seed * 1_000_003 + done)
-            score = task.head.score(model, task.head.outputs(model, batch), batch, generator)
+            said = task.head.outputs(model, batch)
+            _require_finite("outputs", [said], len(chosen))  # nothing can be drawn from others
+            score = task.head.score(model, said, batch, generator)
             found = torch.autograd.grad(score, list(outputs.values()), materialize_grads=True)
-            if not all(bool(gradient.isfinite().all()) for gradient in found):
-                raise ZipLMError(
-                    f"gradients are not finite in a batch of {len(chosen)} samples",
-                    "check the model, or use --no-gradients",
-                )
+            _require_finite("gradients", found, len(chosen))
             yield batch, inputs, dict(zip(outputs, found, strict=True))
             outputs.clear()
             done += len(chosen)
             if progress is not None:
                 progress(done, len(features))
+
+
+def _require_finite(what: str, values: Iterable[torch.Tensor], samples: int) -> None:
+    if not all(bool(value.isfinite().all()) for value in values):
+        raise ZipLMError(
+            f"{what} are not finite in a batch of {samples} samples", "check the model, or use --no-gradients"
+        )
 
 
 @torch.inference_mode()
@@ -253,8 +258,8 @@ class _StreamSums:
     def add(self, stream: torch.Tensor, norm: nn.LayerNorm | None) -> None:
         """Take in streams (tokens, hidden) in float64."""
         variance = stream.var(-1, correction=0)
-        # Positions whose stream is constant say nothing, and would divide by zero.
-        inverse = 1 / variance.clamp(min=1e-12)
+        says = variance >= 1e-12  # positions whose stream is constant say nothing, and would divide by zero
+        stream, inverse = stream[says], 1 / variance[says]
         normalised = (stream - stream.mean(-1, keepdim=True)) * inverse.sqrt()[:, None]
         if norm is not None and norm.weight is not None:
             normalised = normalised * norm.weight.double()
@@ -265,6 +270,8 @@ class _StreamSums:
 
     def result(self) -> tuple[float, float]:
         """Mean of 1/σ², and the summed variance of the normalised stream."""
+        if not self.count:
+            return 0.0, 0.0
         assert isinstance(self.total, torch.Tensor)
         variance = self.squares / self.count - (self.total / self.count).square()
         return self.inverse / self.count, float(variance.sum())

@@ -227,6 +227,7 @@ def _projected(outputs: torch.Tensor, generator: torch.Generator) -> torch.Tenso
     return (outputs * F.normalize(directions, dim=-1)).sum()
 
 
+@torch.no_grad()
 def _kl(logits: torch.Tensor, reference: torch.Tensor) -> float:
     """Σ KL(softmax(reference) ‖ softmax(logits)) over rows (n, classes)."""
     own, other = logits.float().log_softmax(-1), reference.float().log_softmax(-1)
