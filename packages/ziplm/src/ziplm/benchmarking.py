@@ -31,6 +31,9 @@ class Setting:
     dtype: torch.dtype = torch.float32
     engine: Literal["eager", "compile"] = "eager"
     clock: Literal["wall", "cpu"] = "wall"
+    regime: Literal["throughput", "latency", "generate"] = "throughput"
+    prompt_lengths: tuple[int, ...] = ()
+    new_tokens: int = 0
 
     def environment(self, attention: str | None) -> Environment:
         """What will stand beside the figures.

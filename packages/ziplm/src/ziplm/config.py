@@ -43,6 +43,10 @@ class Config:
         engine: eager or compile.
         attention: implementation, such as eager or sdpa; None: transformers' choice.
         clock: wall, or cpu on shared machines.
+        regime: throughput (one forward pass of a batch), latency (batches of one, several lengths) or generate
+            (a prompt and new tokens with a cache).
+        prompt_length: lengths of the inputs, for latency and generate.
+        new_tokens: how many to generate.
         latency_table: a file measured elsewhere; nothing is measured here then.
         method: default, or ziplm for the paper's own configuration.
         calibration_samples: behind the Hessians; None: 2048, or 512 for language models.
@@ -79,6 +83,9 @@ class Config:
     engine: Literal["eager", "compile"] = "eager"
     attention: str | None = None
     clock: Literal["wall", "cpu"] = "wall"
+    regime: Literal["throughput", "latency", "generate"] = "throughput"
+    prompt_length: tuple[int, ...] = ()
+    new_tokens: int = 64
     latency_table: str | None = None
     method: Literal["default", "ziplm"] = "default"
     calibration_samples: int | None = None
@@ -95,7 +102,7 @@ class Config:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in (*TARGETS, "text_column"):
+        for name in (*TARGETS, "text_column", "prompt_length"):
             object.__setattr__(self, name, _as_tuple(getattr(self, name)))
         for value in self.speedup:
             _require(value > 1, f"a speedup of {value:g}", "ask for more than 1")
@@ -123,6 +130,9 @@ class Config:
             DTYPES[self.dtype],
             self.engine,
             self.clock,
+            self.regime,
+            self.prompt_length,
+            self.new_tokens,
         )
 
     @property
