@@ -151,6 +151,21 @@ def test_unknown_settings_are_told_the_known_ones() -> None:
         make_task("sst2", x=3)
 
 
+@pytest.mark.parametrize("value", ["7", 7, 7.0])
+def test_settings_that_are_numbers_may_be_text(value: Any) -> None:
+    task: Any = make_task("causal-lm", stride=value, dataset="7")
+    assert (task.stride, task.dataset) == (7, "7")
+    assert isinstance(task.stride, int)
+
+
+@pytest.mark.parametrize("value", ["seven", "7.5", 7.5, [7]])
+def test_settings_of_another_kind_are_refused(value: Any) -> None:
+    with pytest.raises(UsageError, match=r"the setting stride of task causal-lm is .+; give a whole number"):
+        make_task("causal-lm", stride=value)
+    with pytest.raises(UsageError, match="the setting share of task masked-lm is 'x'; give a number"):
+        make_task("masked-lm", share="x")
+
+
 def test_torch_loads_batches_at_once(tmp_path: Path) -> None:
     task: Task = make_task("sst2")
     splits = task.load_splits(model_for("sst2"), letter_tokenizer(), Source(file_for("sst2", tmp_path)), 24)

@@ -107,7 +107,7 @@ def test_neighbours_are_compared_with_the_dense_models(tmp_path: Path) -> None:
     source = Source(eval_file=str(tmp_path / "a.txt"))
     features = task.load_splits(angle_model(), letter_tokenizer(), source, 32).evaluation["eval"]
     assert (len(features), task.metric) == (26, "neighbour_overlap")
-    with pytest.raises(UsageError, match="nothing to compare with; call prepare_reference"):
+    with pytest.raises(UsageError, match="no dense model to compare neighbours with; evaluate on pairs"):
         task.evaluate(angle_model(), features)
     task.prepare_reference(angle_model(), features)
     assert task.evaluate(angle_model(), features) == {"neighbour_overlap": 1.0}

@@ -25,6 +25,7 @@ from ziplm.tasks.encoding import Tokenised, check_fit, padding_token
 from ziplm.tasks.files import Table, read_table
 from ziplm.tasks.inference import evaluation_batches, finite, inference
 from ziplm.tasks.metrics import METRICS
+from ziplm.tasks.reading import as_is, read_parts
 
 
 class SequenceTask(Task):
@@ -36,8 +37,11 @@ class SequenceTask(Task):
     empty_texts: ClassVar[bool] = False
     """Whether data may hold empty texts."""
 
-    def __init__(self, name: str, metrics: Sequence[str], regression: bool = False) -> None:
+    def __init__(
+        self, name: str, metrics: Sequence[str], dataset: str | None, regression: bool = False
+    ) -> None:
         self.name = name
+        self.dataset = dataset
         self.metrics = tuple(metrics)
         self.metric = self.metrics[0]
         self.regression = regression
@@ -65,12 +69,7 @@ class SequenceTask(Task):
 
     def read(self, source: Source) -> tuple[Table | None, dict[str, Table]]:
         """Training and evaluation data."""
-        if not source.has_files:
-            raise UsageError(
-                f"task {self.name} has no data of its own", "give --train-file and --validation-file"
-            )
-        train = read_table(source.train_file) if source.train_file else None
-        return train, {name: read_table(file) for name, file in source.evaluation_files.items()}
+        return read_parts(self.name, source, read_table, as_is, self.dataset)
 
     def encode(
         self,
@@ -135,7 +134,11 @@ class SequenceTask(Task):
 
 
 class ClassificationTask(SequenceTask):
-    """The user's own files with a column of text, or two, and one of labels."""
+    """The user's own data with a column of text, or two, and one of labels.
 
-    def __init__(self) -> None:
-        super().__init__("classification", ("accuracy", "macro_f1"))
+    Args:
+        dataset: on the hub, as ``name`` or ``name:config``, used if no files are given.
+    """
+
+    def __init__(self, dataset: str | None = None) -> None:
+        super().__init__("classification", ("accuracy", "macro_f1"), dataset)

@@ -1,6 +1,7 @@
 """One vector for a text, as sentence-transformers makes them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,6 +17,7 @@ from ziplm.tasks.encoding import Tokenised, check_fit, padding_token
 from ziplm.tasks.files import Table, existing, read_table, read_text
 from ziplm.tasks.inference import evaluation_batches, finite, inference
 from ziplm.tasks.metrics import pearson, spearman
+from ziplm.tasks.reading import read_parts
 from ziplm.tasks.sentence_folder import Pooling, copy_settings, read_settings
 
 NEIGHBOURS = 10
@@ -30,15 +32,17 @@ class EmbeddingTask(Task):
 
     Args:
         pooling: "mean" or "cls"; None: as a sentence-transformers folder says, else the mean.
+        dataset: on the hub, as ``name`` or ``name:config``, used if no files are given.
     """
 
     name = "embedding"
     class_endings = ("",)  # any head can be left off
 
-    def __init__(self, pooling: Pooling | None = None) -> None:
+    def __init__(self, pooling: Pooling | None = None, dataset: str | None = None) -> None:
         if pooling not in (None, *get_args(Pooling)):
             raise UsageError(f"the pooling is {pooling!r}", "give mean or cls")
         self.pooling = pooling
+        self.dataset = dataset
         self.head = Embedding(pooling or "mean")
         self.metric = "spearman"
         self.longest: int | None = None
@@ -59,20 +63,19 @@ class EmbeddingTask(Task):
         max_length = min(max_length, self.longest or max_length)
         check_fit(model, tokenizer, max_length)
         self.padding_id = padding_token(model, tokenizer)
-        if not source.has_files:
-            raise UsageError(
-                f"task {self.name} has no data of its own", "give --train-file and --validation-file"
-            )
-        train: Sequence[Features] = ()
-        if source.train_file:
-            train = Tokenised(tokenizer, [read_sentences(source.train_file, source)[0]], max_length, {})
-        evaluation = {}
-        for name, file in source.evaluation_files.items():
-            texts, scores = read_sentences(file, source)
-            others = {"score": [score for score in scores for _ in range(2)]} if scores else {}
-            self.metric = "spearman" if scores else "neighbour_overlap"
-            evaluation[name] = Tokenised(tokenizer, [texts], max_length, others).all()
-        return Splits(train, evaluation)
+        train, evaluation = read_parts(
+            self.name,
+            source,
+            lambda path: read_sentences(path, source),
+            lambda table: sentences_of(table, source),
+            self.dataset,
+        )
+        if evaluation:
+            self.metric = "spearman" if all(s.scores for s in evaluation.values()) else "neighbour_overlap"
+        return Splits(
+            Tokenised(tokenizer, [train.texts], max_length, {}) if train else (),
+            {name: sentences.tokenised(tokenizer, max_length) for name, sentences in evaluation.items()},
+        )
 
     def embed(
         self,
@@ -109,7 +112,8 @@ class EmbeddingTask(Task):
         own = nearest(embeddings)
         if self.reference is None or self.reference.shape != own.shape:
             raise UsageError(
-                "there is nothing to compare with", "call prepare_reference with the dense model"
+                "there is no dense model to compare neighbours with",
+                "evaluate on pairs with scores, or call prepare_reference with the dense model",
             )
         same = (own[:, :, None] == self.reference[:, None, :]).any(-1)  # (texts, neighbours)
         return {"neighbour_overlap": float(same.float().mean())}
@@ -119,19 +123,36 @@ class EmbeddingTask(Task):
         copy_settings(source, target)
 
 
-def read_sentences(path: str, source: Source) -> tuple[list[str], list[float]]:
-    """Texts, and scores if there are any; the two texts of a pair stand one after the other."""
-    if existing(path).suffix.lower() == ".txt":
-        lines = [line.strip() for line in read_text(path).splitlines()]
-        if not any(lines):
-            raise UsageError(f"{path} holds no text", "give one sentence a line")
-        return [line for line in lines if line], []
-    table: Table = read_table(path)
+@dataclass(frozen=True)
+class Sentences:
+    """Texts; with scores, of pairs, the two texts of a pair stand one after the other."""
+
+    texts: list[str]
+    scores: list[float]
+
+    def tokenised(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> list[Features]:
+        """Features of all texts, both of a pair with its score."""
+        others = {"score": [score for score in self.scores for _ in range(2)]} if self.scores else {}
+        return Tokenised(tokenizer, [self.texts], max_length, others).all()
+
+
+def read_sentences(path: str, source: Source) -> Sentences:
+    """One text a line, or a table."""
+    if existing(path).suffix.lower() != ".txt":
+        return sentences_of(read_table(path), source)
+    lines = [line.strip() for line in read_text(path).splitlines()]
+    if not any(lines):
+        raise UsageError(f"{path} holds no text", "give one sentence a line")
+    return Sentences([line for line in lines if line], [])
+
+
+def sentences_of(table: Table, source: Source) -> Sentences:
+    """The texts of a table, and its scores if there are two columns of text."""
     label = source.label_column or next((name for name in ("score", "label") if name in table.columns), None)
     columns = text_columns(table, source.text_columns, TEXT_NAMES, label)
     texts = [texts_of(table, column) for column in columns]
     scores = numbers_of(table, label) if label and len(columns) == 2 else []
-    return [text for row in zip(*texts, strict=True) for text in row], scores
+    return Sentences([text for row in zip(*texts, strict=True) for text in row], scores)
 
 
 def nearest(embeddings: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """From text to features, no sooner than they are needed."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
@@ -12,7 +13,23 @@ from ziplm.tasks.base import Features
 PORTION = 1000  # texts tokenised at once
 
 
-class Tokenised(Sequence[Features]):
+class Examples(Sequence[Features]):
+    """Examples that are made when they are asked for, one or, as torch's DataLoader does, many at once."""
+
+    @abstractmethod
+    def __getitems__(self, indices: Sequence[int]) -> list[Features]:
+        """Several at once, by numbers from 0."""
+
+    @overload
+    def __getitem__(self, index: int) -> Features: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Features]: ...
+    def __getitem__(self, index: int | slice) -> Features | list[Features]:
+        numbers = range(len(self))[index]
+        return self.__getitems__(numbers) if isinstance(numbers, range) else self.__getitems__([numbers])[0]
+
+
+class Tokenised(Examples):
     """Texts, or pairs of them, that are tokenised whenever they are asked for.
 
     Nothing is kept: a large training set costs its text alone, and is ready at once. A single example takes
@@ -30,15 +47,6 @@ class Tokenised(Sequence[Features]):
 
     def __len__(self) -> int:
         return len(self.texts[0])
-
-    @overload
-    def __getitem__(self, index: int) -> Features: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Features]: ...
-    def __getitem__(self, index: int | slice) -> Features | list[Features]:
-        if isinstance(index, slice):
-            return self.__getitems__(range(len(self))[index])
-        return self.__getitems__([range(len(self))[index]])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Features]:
         """Several at once."""
@@ -88,7 +96,7 @@ def padding_token(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
     return next(candidate for candidate in candidates if candidate is not None)
 
 
-class Packed(Sequence[Features]):
+class Packed(Examples):
     """Examples kept in little memory: lists of numbers under the given names as int32, all else as it is."""
 
     def __init__(self, numeric: Sequence[str]) -> None:
@@ -107,12 +115,12 @@ class Packed(Sequence[Features]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    @overload
-    def __getitem__(self, index: int) -> Features: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Features]: ...
-    def __getitem__(self, index: int | slice) -> Features | list[Features]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(len(self))[index]]
-        row = self.rows[index]
-        return {name: value.tolist() if name in self.numeric else value for name, value in row.items()}
+    def __getitems__(self, indices: Sequence[int]) -> list[Features]:
+        """Several at once."""
+        return [
+            {
+                name: value.tolist() if name in self.numeric else value
+                for name, value in self.rows[index].items()
+            }
+            for index in indices
+        ]

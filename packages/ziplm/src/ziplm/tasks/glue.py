@@ -15,6 +15,7 @@ from ziplm.tasks.columns import labels_of, model_labels, numbers_of, outputs_of
 from ziplm.tasks.encoding import padding_token
 from ziplm.tasks.files import Table, read_table
 from ziplm.tasks.hub import read_hub
+from ziplm.tasks.reading import as_is, read_parts
 
 HUB = "nyu-mll/glue"
 
@@ -96,22 +97,17 @@ class GlueTask(SequenceTask):
 
     def __init__(self, name: str) -> None:
         self.spec = SPECS[name]
-        self.hub_title = f"{HUB}:{name}"
-        super().__init__(name, self.spec.metrics, regression=not self.spec.labels)
+        super().__init__(name, self.spec.metrics, f"{HUB}:{name}", regression=not self.spec.labels)
         self.text_names = self.spec.texts
         self.label_names = (self.spec.label_column, "label")
 
     def read(self, source: Source) -> tuple[Table | None, dict[str, Table]]:
         """See `SequenceTask.read`. Beside MNLI's dev_matched.tsv, dev_mismatched.tsv is read, too."""
-        if not source.has_files:
-            names = [f"validation{part}" for part in self.spec.parts]
-            evaluation = {split: read_hub(self.hub_title, split) for split in names}
-            return read_hub(self.hub_title, "train"), evaluation
-        train = self._read_file(source.train_file) if source.train_file else None
         files = source.evaluation_files
         if "validation" in files and (other := self._mismatched(files["validation"])):
             files = {"validation_matched": files["validation"], "validation_mismatched": other}
-        return train, {name: self._read_file(file) for name, file in files.items()}
+        splits = [f"validation{part}" for part in self.spec.parts]
+        return read_parts(self.name, source, self._read_file, as_is, self.dataset, files, splits)
 
     def load_test(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: Source, max_length: int
@@ -126,7 +122,7 @@ class GlueTask(SequenceTask):
             files = [source.eval_file, self._mismatched(source.eval_file)]
             tables = [read_table(file) for file in files if file]
         else:
-            tables = [read_hub(self.hub_title, f"test{part}") for part in self.spec.parts]
+            tables = [read_hub(f"{HUB}:{self.name}", f"test{part}") for part in self.spec.parts]
         encoded = [
             self.encode(model, tokenizer, table, source, max_length, labelled=False).all() for table in tables
         ]

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, overload
+from typing import ClassVar
 
 import numpy as np
 import torch.nn.functional as F  # noqa: N812
@@ -14,12 +14,13 @@ from ziplm.errors import UsageError
 from ziplm.heads import IGNORED, ROWS, LanguageModel
 from ziplm.tasks.base import Features, Progress, Source, Splits, Task
 from ziplm.tasks.columns import text_columns, texts_of
-from ziplm.tasks.encoding import check_fit, padding_token
+from ziplm.tasks.encoding import Examples, check_fit, padding_token
 from ziplm.tasks.files import Table, existing, read_table, read_text
-from ziplm.tasks.hub import read_hub
 from ziplm.tasks.inference import evaluation_batches, finite, inference
+from ziplm.tasks.reading import read_parts
 
 PIECE = 20_000  # characters tokenised at a time
+PLAIN = (".txt", ".raw", ".tokens")  # WikiText is published with the last two
 BOUNDARY = re.compile(r"\s(?=\S)")
 
 
@@ -37,25 +38,16 @@ class LanguageTask(Task):
 
     def texts(self, source: Source) -> tuple[str | None, dict[str, str]]:
         """Training and evaluation text: files of text as they are, rows of tables joined."""
-        if source.has_files:
-            text = self._read(source.train_file, source) if source.train_file else None
-            return text, {name: self._read(file, source) for name, file in source.evaluation_files.items()}
-        if self.dataset is None:
-            raise UsageError(
-                f"task {self.name} has no data of its own",
-                "give --train-file and --validation-file, or the setting dataset=NAME:CONFIG",
-            )
-        train, validation = (read_hub(self.dataset, split) for split in ("train", "validation"))
-        return self._join(train, source), {"validation": self._join(validation, source)}
 
-    def _read(self, path: str, source: Source) -> str:
-        if existing(path).suffix.lower() in (".txt", ".raw", ".tokens"):
-            return read_text(path)
-        return self._join(read_table(path), source)
+        def join(table: Table) -> str:
+            columns = text_columns(table, source.text_columns[:1], (("text",),), None)
+            return self.separator.join(texts_of(table, columns[0], allow_empty=True))
 
-    def _join(self, table: Table, source: Source) -> str:
-        columns = text_columns(table, source.text_columns[:1], (("text",),), None)
-        return self.separator.join(texts_of(table, columns[0], allow_empty=True))
+        def read(path: str) -> str:
+            is_text = existing(path).suffix.lower() in PLAIN
+            return read_text(path) if is_text else join(read_table(path))
+
+        return read_parts(self.name, source, read, join, self.dataset)
 
     def evaluate(
         self,
@@ -130,7 +122,7 @@ class CausalTask(LanguageTask):
         )
 
 
-class Windows(Sequence[Features]):
+class Windows(Examples):
     """Windows into running tokens, each `stride` further; a token counts in the first that holds it.
 
     As transformers documents the perplexity of fixed-length models: what was counted before is context, its
@@ -143,14 +135,12 @@ class Windows(Sequence[Features]):
     def __len__(self) -> int:
         return 1 + max(0, math.ceil((len(self.tokens) - self.length) / self.stride))
 
-    @overload
-    def __getitem__(self, index: int) -> Features: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Features]: ...
-    def __getitem__(self, index: int | slice) -> Features | list[Features]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(len(self))[index]]
-        begin = range(len(self))[index] * self.stride
+    def __getitems__(self, indices: Sequence[int]) -> list[Features]:
+        """Several at once."""
+        return [self.window(index * self.stride) for index in indices]
+
+    def window(self, begin: int) -> Features:
+        """The window that begins with that token."""
         ids = self.tokens[begin : begin + self.length].tolist()
         seen = self.length - self.stride if begin else 0
         labels = [IGNORED] * seen + ids[seen:]

@@ -1,7 +1,6 @@
 """Language models over running text: masked tokens."""
 
 from collections.abc import Sequence
-from typing import overload
 
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -9,7 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ziplm.errors import UsageError
 from ziplm.heads import IGNORED, LanguageModel
 from ziplm.tasks.base import Features, Source, Splits
-from ziplm.tasks.encoding import check_fit, padding_token
+from ziplm.tasks.encoding import Examples, check_fit, padding_token
 from ziplm.tasks.language import LanguageTask, tokens_of
 
 MASKED, RANDOM = 0.8, 0.1  # of the chosen tokens; the others stay
@@ -57,7 +56,7 @@ class MaskedTask(LanguageTask):
         )
 
 
-class MaskedWindows(Sequence[Features]):
+class MaskedWindows(Examples):
     """Windows into running tokens, framed by special tokens, masked by the window's number and a seed."""
 
     def __init__(
@@ -72,14 +71,12 @@ class MaskedWindows(Sequence[Features]):
     def __len__(self) -> int:
         return max(1, len(self.tokens) // self.length)  # a last part is dropped
 
-    @overload
-    def __getitem__(self, index: int) -> Features: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Features]: ...
-    def __getitem__(self, index: int | slice) -> Features | list[Features]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(len(self))[index]]
-        number = range(len(self))[index]
+    def __getitems__(self, indices: Sequence[int]) -> list[Features]:
+        """Several at once."""
+        return [self.window(index) for index in indices]
+
+    def window(self, number: int) -> Features:
+        """The window of that number, masked."""
         tokens = self.tokens[number * self.length :][: self.length]
         generator = np.random.default_rng([self.seed, number])
         chosen = generator.random(len(tokens)) < self.share

@@ -13,8 +13,8 @@ from ziplm.tasks.base import INPUTS, Features, Progress, Source, Splits, Task
 from ziplm.tasks.columns import require_columns
 from ziplm.tasks.encoding import PORTION, Packed, check_fit, padding_token
 from ziplm.tasks.files import Table, existing, read_json_records, read_table
-from ziplm.tasks.hub import read_hub
 from ziplm.tasks.inference import evaluation_batches, inference
+from ziplm.tasks.reading import read_parts
 from ziplm.tasks.squad_metrics import best_score, exact_match, f1
 
 HUB = "rajpurkar/squad"
@@ -57,14 +57,9 @@ class SquadTask(Task):
         if not tokenizer.is_fast:
             raise UsageError("the tokenizer does not say where tokens come from", "give a fast tokenizer")
         self.padding_id = padding_token(model, tokenizer)
-        if source.has_files:
-            train = read_questions(source.train_file) if source.train_file else []
-            evaluation = {name: read_questions(file) for name, file in source.evaluation_files.items()}
-        else:
-            train = questions_of(read_hub(HUB, "train"))
-            evaluation = {"validation": questions_of(read_hub(HUB, "validation"))}
+        train, evaluation = read_parts(self.name, source, read_questions, questions_of, HUB)
         return Splits(
-            self.windows(tokenizer, train, max_length),
+            self.windows(tokenizer, train or [], max_length),
             {name: self.windows(tokenizer, asked, max_length) for name, asked in evaluation.items()},
         )
 

@@ -12,8 +12,8 @@ from ziplm.tasks.base import Features, Progress, Source, Splits, Task
 from ziplm.tasks.columns import label_column, labels_of, model_labels, outputs_of, require_columns
 from ziplm.tasks.encoding import Tokenised, check_fit, padding_token
 from ziplm.tasks.files import Table, read_table
-from ziplm.tasks.hub import read_hub
 from ziplm.tasks.inference import evaluation_batches, inference
+from ziplm.tasks.reading import as_is, read_parts
 
 WORD_NAMES = ("tokens", "words")
 TAG_NAMES = ("ner_tags", "tags", "labels", "pos_tags", "chunk_tags")
@@ -51,23 +51,12 @@ class TokenTask(Task):
         if not tokenizer.is_fast:
             raise UsageError("the tokenizer does not say where tokens come from", "give a fast tokenizer")
         self.padding_id = padding_token(model, tokenizer)
-        train, evaluation = self._read(source)
+        train, evaluation = read_parts(self.name, source, read_table, as_is, self.dataset)
         encode = lambda table: self._encode(model, tokenizer, table, source, max_length)  # noqa: E731
         return Splits(
             encode(train) if train is not None else (),
             {name: encode(table).all() for name, table in evaluation.items()},
         )
-
-    def _read(self, source: Source) -> tuple[Table | None, dict[str, Table]]:
-        if source.has_files:
-            train = read_table(source.train_file) if source.train_file else None
-            return train, {name: read_table(file) for name, file in source.evaluation_files.items()}
-        if self.dataset is None:
-            raise UsageError(
-                f"task {self.name} has no data of its own",
-                "give --train-file and --validation-file, or the setting dataset=NAME:CONFIG",
-            )
-        return read_hub(self.dataset, "train"), {"validation": read_hub(self.dataset, "validation")}
 
     def _encode(
         self,
