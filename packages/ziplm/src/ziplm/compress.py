@@ -96,7 +96,7 @@ def _check_reachable(pipeline: Pipeline, targets: list[Target]) -> None:
     quick = pipeline.reachable
     for target in targets:
         if target.kind != "recover":
-            quick.require_reachable(target.seconds(quick), f"target {target.name}")
+            quick.require_reachable(target.budgets(quick), f"target {target.name}")
 
 
 class _Member:
@@ -113,11 +113,12 @@ class _Member:
         pipeline = self.pipeline
         target = self.target
         if target.kind == "recover":
-            chosen = self._kept("recover.json", lambda: speedup_that_recovers(pipeline, target.value))
-            target = Target("speedup", chosen["speedup"])
-        seconds = target.seconds(pipeline.choices)
-        found = Found.from_dict(self._kept("found.json", lambda: self._search(seconds).to_dict()))
-        fitted = self._kept("fitted.json", lambda: self._fit(found, seconds, target.kind == "latency"))
+            share, limits = target.value, target.limits
+            chosen = self._kept("recover.json", lambda: speedup_that_recovers(pipeline, share, limits))
+            target = Target("speedup", chosen["speedup"], limits)
+        budgets = target.budgets(pipeline.choices)
+        found = Found.from_dict(self._kept("found.json", lambda: self._search(budgets).to_dict()))
+        fitted = self._kept("fitted.json", lambda: self._fit(found, budgets, target.kind == "latency"))
         removed = pipeline.choices.removed(fitted["levels"])
         traces = [pipeline.traces.get(m.module.name) for m in pipeline.choices.levels]
         small = shrink(pipeline.model, removed, traces)
@@ -139,25 +140,22 @@ class _Member:
         kept: dict[str, Any] = read_json(path)
         return kept
 
-    def _search(self, seconds: float) -> Found:
+    def _search(self, budgets: dict[str, float]) -> Found:
         pipeline, config = self.pipeline, self.config
         names = [config.prior] if config.prior != "auto" else prior_names_for(pipeline.priors)
-        if pipeline.paper:
-            names = ["own"]
-        evaluations = config.search_evaluations
         self.state.mkdir(parents=True, exist_ok=True)
         with self.run.timed("search"), self.reporter.stage("search") as advance:
             return find_levels(
                 pipeline.choices,
-                seconds,
+                budgets,
                 names,
                 pipeline.search_loss,
                 pipeline.judge_loss,
-                method="ziplm" if pipeline.paper else "direct",
-                evaluations=evaluations,
+                method=config.search,
+                evaluations=config.evaluations,
                 seed=config.seed,
                 checkpoint=self.state / "search.json",
-                progress=lambda done, best: advance(done, evaluations),
+                progress=lambda done, best: advance(done, config.evaluations),
             )
 
     def _measure(self, small: PreTrainedModel, description: str) -> Measured:
@@ -170,7 +168,7 @@ class _Member:
                 progress=lambda rounds, used: advance(used, 1.0),
             )
 
-    def _fit(self, found: Found, seconds: float, absolute: bool) -> dict[str, Any]:
+    def _fit(self, found: Found, budgets: dict[str, float], absolute: bool) -> dict[str, Any]:
         if self.predicted_only:
             return {"levels": list(found.levels), "rounds": [], "measured": None}
         levels, rounds, fresh = fit_levels(
@@ -179,7 +177,7 @@ class _Member:
             self.pipeline.choices,
             found.levels,
             found.prior,
-            seconds,
+            budgets,
             lambda small: self._measure(small, "fit: measure"),
             absolute=absolute,
         )
@@ -188,7 +186,7 @@ class _Member:
     def _refit(self, small: PreTrainedModel) -> tuple[PreTrainedModel, dict[str, Any] | None]:
         """The refitted model if it is closer to the dense one on samples that it was not fitted to."""
         pipeline = self.pipeline
-        if not self.config.refit or pipeline.paper:
+        if not self.config.refit:
             return small, None
         with self.run.timed("refit"), self.reporter.stage("refit") as advance:
             features = pipeline.parts[0]

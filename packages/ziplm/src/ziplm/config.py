@@ -15,7 +15,21 @@ from ziplm.files import written_whole
 from ziplm.tasks.base import Source
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-TARGETS = ("speedup", "latency_ms", "recover")
+SPEEDS = ("speedup", "latency_ms", "recover")
+LIMITS = ("params", "flops", "bytes", "sparsity")
+TARGETS = (*SPEEDS, *LIMITS)
+PRIORS = ("auto", "factored", "scalar", "exact", "stream", "own")
+SELECTIONS = ("obs", "scores-once", "activation", "magnitude")
+SEARCHES = ("direct", "evolution", "ziplm", "prior", "uniform")
+# The paper's own configuration, where nothing else is said.
+PAPER = {
+    "gradients": False,
+    "centred": False,
+    "prior": "own",
+    "search": "ziplm",
+    "evaluations": 1000,
+    "refit": False,
+}
 
 
 @dataclass(frozen=True)
@@ -29,6 +43,12 @@ class Config:
         speedup: targets, times as fast as the dense model.
         latency_ms: targets, milliseconds for a forward pass.
         recover: targets, shares of the metric to keep: the fastest model that does.
+        params: limits, parameters of the layers; a target of their own without a speed, else kept as well.
+        flops: limits, floating point operations of a forward pass, of the layers.
+        bytes: limits, of the weights of the layers in the measured dtype.
+        sparsity: limits, share of the layers' parameters that must go.
+        round_to: widths are multiples of this; heads are not touched.
+        uniform: whether all layers get the same size, for engines that need that.
         train_file: examples to calibrate on, instead of the task's own.
         validation_file: examples to evaluate on.
         eval_file: the same, to evaluate on something else.
@@ -43,8 +63,8 @@ class Config:
         engine: eager or compile.
         attention: implementation, such as eager or sdpa; None: transformers' choice.
         clock: wall, or cpu on shared machines.
-        regime: throughput (one forward pass of a batch), latency (batches of one, several lengths) or generate
-            (a prompt and new tokens with a cache).
+        regime: throughput (one forward pass of a batch), latency (batches of one, several lengths) or
+            generate (a prompt and new tokens with a cache).
         prompt_length: lengths of the inputs, for latency and generate.
         new_tokens: how many to generate.
         latency_table: a file measured elsewhere; nothing is measured here then.
@@ -52,8 +72,12 @@ class Config:
         calibration_samples: behind the Hessians; None: 2048, or 512 for language models.
         search_samples: for the search, and as many again to judge its result.
         gradients: whether to find the loss metric; without it the stream prior has to do.
+        selection: how columns are chosen: obs, scores-once, activation or magnitude.
+        update: whether the columns left are corrected for those that go.
+        centred: whether biases take over the mean of what is removed.
         prior: one of the priors, or auto to try them all.
-        evaluations: of candidates, by the search; None: 100, or 1000 for ziplm.
+        search: direct, evolution, ziplm, prior (one solve, no search) or uniform.
+        evaluations: of candidates, by the search.
         loss: kl to the dense model, or the task's own.
         refit: whether to fit what is left to the dense model's stream.
         measure_seconds: longest time of one measurement of a model.
@@ -69,6 +93,12 @@ class Config:
     speedup: tuple[float, ...] = ()
     latency_ms: tuple[float, ...] = ()
     recover: tuple[float, ...] = ()
+    params: tuple[float, ...] = ()
+    flops: tuple[float, ...] = ()
+    bytes: tuple[float, ...] = ()
+    sparsity: tuple[float, ...] = ()
+    round_to: int = 1
+    uniform: bool = False
     train_file: str | None = None
     validation_file: str | None = None
     eval_file: str | None = None
@@ -91,8 +121,12 @@ class Config:
     calibration_samples: int | None = None
     search_samples: int = 256
     gradients: bool = True
+    selection: str = "obs"
+    update: bool = True
+    centred: bool = True
     prior: str = "auto"
-    evaluations: int | None = None
+    search: str = "direct"
+    evaluations: int = 100
     loss: Literal["kl", "task"] = "kl"
     refit: bool = True
     measure_seconds: float = 30.0
@@ -104,20 +138,32 @@ class Config:
     def __post_init__(self) -> None:
         for name in (*TARGETS, "text_column", "prompt_length"):
             object.__setattr__(self, name, _as_tuple(getattr(self, name)))
+        if self.method == "ziplm":
+            for name, value in PAPER.items():
+                if getattr(self, name) == _default(name):
+                    object.__setattr__(self, name, value)
         for value in self.speedup:
             _require(value > 1, f"a speedup of {value:g}", "ask for more than 1")
         for value in self.latency_ms:
             _require(value > 0, f"a latency of {value:g} ms", "ask for more than 0")
         for value in self.recover:
             _require(0 < value <= 1, f"recover is {value:g}", "give a share of the metric, such as 0.99")
+        for value in self.sparsity:
+            _require(0 < value < 1, f"a sparsity of {value:g}", "give a share between 0 and 1")
+        for name in ("params", "flops", "bytes"):
+            for value in getattr(self, name):
+                _require(value > 0, f"{name} is {value:g}", "ask for more than 0")
+        _require(self.round_to >= 1, f"round_to is {self.round_to}", "use a whole number from 1 up")
+        _require(self.evaluations >= 0, f"evaluations is {self.evaluations}", "use 0 or more")
         _require(self.dtype in DTYPES, f"dtype is {self.dtype!r}", f"use one of {', '.join(DTYPES)}")
         _require(len(self.text_column) <= 2, f"{len(self.text_column)} text columns", "give one or two")
         for name in ("calibration_samples", "search_samples", "batch_size", "sequence_length", "threads"):
             value = getattr(self, name)
             _require(value is None or value >= 1, f"{name} is {value}", "use a whole number from 1 up")
         _require(self.memory_gb > 0, f"memory_gb is {self.memory_gb:g}", "use more than 0")
-        choices = ("auto", "factored", "scalar", "exact", "stream", "own")
-        _require(self.prior in choices, f"prior is {self.prior!r}", f"use one of {', '.join(choices)}")
+        for name, known in (("prior", PRIORS), ("selection", SELECTIONS), ("search", SEARCHES)):
+            value = getattr(self, name)
+            _require(value in known, f"{name} is {value!r}", f"use one of {', '.join(known)}")
 
     @property
     def setting(self) -> Setting:
@@ -141,13 +187,6 @@ class Config:
         return Source(
             self.train_file, self.validation_file, self.eval_file, self.text_column, self.label_column
         )
-
-    @property
-    def search_evaluations(self) -> int:
-        """How often the search evaluates a candidate."""
-        if self.evaluations is not None:
-            return self.evaluations
-        return 1000 if self.method == "ziplm" else 100
 
     def differences(self, other: "Config") -> list[str]:
         """Options that two runs in one folder must share, and do not. Targets and folder may differ."""
@@ -194,6 +233,10 @@ def read_options(path: Path) -> dict[str, Any]:
     if unknown := [name for name in values if name not in known]:
         raise UsageError(f"{path} has an unknown option {unknown[0]!r}", "see ziplm compress --help")
     return values
+
+
+def _default(name: str) -> Any:
+    return next(f.default for f in fields(Config) if f.name == name)
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

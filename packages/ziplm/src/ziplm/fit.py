@@ -12,9 +12,11 @@ from transformers import PreTrainedModel
 
 from ziplm.benchmarking import Setting, compare_models
 from ziplm.errors import UnreachableTarget
-from ziplm.search import Choices, Levels
+from ziplm.search import SECONDS, Choices, Levels
 from ziplm.shrink import shrink
 
+Total = Callable[[Levels], float]
+"""Measures levels: seconds of the whole model, on the scale of the table."""
 ROUNDS = 3
 TOLERANCE = 0.01
 
@@ -74,7 +76,7 @@ def fit_levels(
     choices: Choices,
     levels: Levels,
     prior: str,
-    seconds: float,
+    budgets: Mapping[str, float],
     measure_small: Callable[[PreTrainedModel], Measured],
     *,
     absolute: bool = False,
@@ -87,10 +89,10 @@ def fit_levels(
         choices: what `levels` were chosen from.
         levels: what the search found.
         prior: whose cost a repair keeps low.
-        seconds: what the whole may take, on the scale of the table.
+        budgets: by name of the cost; the seconds are those of the whole model, on the scale of the table.
         measure_small: measures a shrunk model beside the dense one.
-        absolute: whether `seconds` is what a clock must show; otherwise it is relative to the dense model,
-            and a machine that is slower today than when the table was made does not matter.
+        absolute: whether the seconds are what a clock must show; otherwise they are relative to the dense
+            model, and a machine that is slower today than when the table was made does not matter.
 
     Returns:
         The levels, the rounds (speedup measured, seconds predicted), and a fresh measurement that decided
@@ -107,13 +109,50 @@ def fit_levels(
         rounds.append({"predicted_seconds": predicted, "speedup": measured.speedup})
         return measured.seconds if absolute else choices.dense_seconds / measured.speedup
 
+    if SECONDS not in budgets:
+        total(levels)
+        return tuple(int(level) for level in levels), [], measurements[-1]
+    if choices.uniform:
+        fitted = _fit_uniform(choices, levels, prior, budgets, total)
+    else:
+        fitted = _fit_each(choices, levels, prior, budgets, total)
+    return tuple(int(level) for level in fitted), rounds[:-1], measurements[-1]
+
+
+def _fit_each(
+    choices: Choices, levels: Levels, prior: str, budgets: Mapping[str, float], total: Total
+) -> Levels:
+    """Repair the levels module by module, at the least harm."""
+    problem = choices.problem(prior, budgets)
     try:
-        result = fit_budget(
-            choices.problem(prior, seconds), levels, total, seconds, ROUNDS, tolerance=TOLERANCE
+        found = fit_budget(
+            problem, levels, total, budgets[SECONDS], ROUNDS, cost=SECONDS, tolerance=TOLERANCE
         )
     except InfeasibleBudget as error:
         raise UnreachableTarget(
-            f"the target cannot be reached: with everything removed that can be, {error}",
-            "ask for a smaller speedup",
+            f"the target cannot be reached when it is measured: {error}", "ask for a smaller speedup"
         ) from error
-    return tuple(int(level) for level in result.levels), rounds[:-1], measurements[-1]
+    return found.levels
+
+
+def _fit_uniform(
+    choices: Choices, levels: Levels, prior: str, budgets: Mapping[str, float], total: Total
+) -> Levels:
+    """Choose again for all layers at once, with the time moved by what the measurement was off."""
+    allowed = budgets[SECONDS]
+    for _ in range(ROUNDS):
+        measured = total(levels)
+        if (1 - TOLERANCE) * budgets[SECONDS] <= measured <= budgets[SECONDS]:
+            break
+        allowed += budgets[SECONDS] - measured
+        try:
+            again = choices.solve(prior, {**budgets, SECONDS: allowed})
+        except InfeasibleBudget as error:
+            raise UnreachableTarget(
+                f"the target cannot be reached when it is measured: {error}", "ask for a smaller speedup"
+            ) from error
+        if list(again) == list(levels):
+            break
+        levels = again
+    total(levels)  # fresh: it decides nothing
+    return levels

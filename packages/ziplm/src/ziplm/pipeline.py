@@ -16,7 +16,7 @@ from ziplm.config import Config
 from ziplm.errors import BadRun, UsageError
 from ziplm.files import read_json, write_json, written_whole
 from ziplm.fit import for_measuring
-from ziplm.levels import module_levels
+from ziplm.levels import module_costs, module_levels
 from ziplm.profile import latency_table
 from ziplm.progress import Reporter
 from ziplm.prune import Priors, exact_priors, prune_module
@@ -33,8 +33,6 @@ class Pipeline:
 
     def __init__(self, config: Config, run: Run, reporter: Reporter) -> None:
         self.config, self.run, self.reporter = config, run, reporter
-        self.paper = config.method == "ziplm"
-        self.gradients = config.gradients and not self.paper
 
     @cached_property
     def task(self) -> Task:
@@ -122,7 +120,7 @@ class Pipeline:
     @cached_property
     def metric(self) -> LossMetric | None:
         """Stage 1, first half: what the loss feels."""
-        if not self.gradients:
+        if not self.config.gradients:
             return None
         if not self.run.metric_file.exists():
             with self.run.timed("calibrate"), self.reporter.stage("calibrate: gradients") as advance:
@@ -175,7 +173,9 @@ class Pipeline:
                     inputs.pop(module.name),
                     self.metric,
                     tokens[module.name][1],
-                    centred=not self.paper,
+                    centred=self.config.centred,
+                    method=self.config.selection,
+                    update=self.config.update,
                 )
                 with written_whole(self.run.priors_file(module.name)) as temporary:
                     save_file({name: prior.contiguous() for name, prior in priors.items()}, temporary)
@@ -190,7 +190,7 @@ class Pipeline:
         priors: dict[str, Priors] = {
             module.name: load_file(self.run.priors_file(module.name)) for module in self.modules
         }
-        if self.gradients and self.task.head.pooled:
+        if self.config.gradients and self.task.head.pooled:
             for name, exact in self._exact_priors(traces).items():
                 priors[name]["exact"] = exact
         return priors
@@ -216,8 +216,12 @@ class Pipeline:
     @cached_property
     def reachable(self) -> Choices:
         """Levels and what they cost, without what they harm: enough to see which targets can be met."""
-        levels = module_levels(self.adapter, self.adapter.modules(self.model), self.model)
-        return Choices(levels, {}, self.table)
+        return self._choices({}, self.table)
+
+    def _choices(self, priors: dict[str, Priors], table: LatencyTable) -> Choices:
+        levels = module_levels(self.adapter, self.model, self.config.round_to)
+        costs = module_costs(self.adapter, self.model, levels, self.config.setting)
+        return Choices(levels, priors, table, costs, self.config.uniform)
 
     def quick_choices(self, seconds: float) -> Choices:
         """The same from the run's own table, a given one, or a coarse one that is not kept."""
@@ -233,12 +237,12 @@ class Pipeline:
                     max_seconds=seconds,
                     progress=lambda rounds, used: advance(used, 1.0),
                 )
-        return Choices(module_levels(self.adapter, self.adapter.modules(self.model), self.model), {}, table)
+        return self._choices({}, table)
 
     @cached_property
     def choices(self) -> Choices:
         """What the search may choose from."""
-        return Choices(self.reachable.levels, self.priors, self.table)
+        return self._choices(self.priors, self.table)
 
     @cached_property
     def stitcher(self) -> Stitcher:

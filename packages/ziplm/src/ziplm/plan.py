@@ -28,7 +28,7 @@ def plan(config: Config, reporter: Reporter) -> str:
     choices = pipeline.quick_choices(QUICK)
     for target in targets:
         if target.kind != "recover":
-            choices.require_reachable(target.seconds(choices), f"target {target.name}")
+            choices.require_reachable(target.budgets(choices), f"target {target.name}")
     forward = _seconds_per_sample(pipeline)
     calibration, search = len(pipeline.parts[0]), len(pipeline.parts[1])
     columns = [(m.groups * m.group_size, m) for m in pipeline.modules]
@@ -37,12 +37,12 @@ def plan(config: Config, reporter: Reporter) -> str:
         "profile": 0.0 if run.latency_file.exists() or config.latency_table else config.profile_seconds,
         "calibrate": 0.0
         if traces_done == len(columns)
-        else ((BACKWARD if pipeline.gradients else 0.0) + 1) * calibration * forward,
+        else ((BACKWARD if config.gradients else 0.0) + 1) * calibration * forward,
         "prune": sum(4 * d**3 for d, m in columns if not run.trace_file(m.name).exists()) / FLOPS,
     }
     todo = [target for target in targets if not run.is_done(target.name)]
     per_target = {
-        "search": config.search_evaluations * search * forward * 0.5,
+        "search": config.evaluations * search * forward * 0.5,
         "fit and measure": 0.0 if config.latency_table else 5 * config.measure_seconds,
         "refit": 2.0 * min(calibration, 1024) * forward if config.refit else 0.0,
         "evaluate": sum(map(len, pipeline.splits.evaluation.values())) * forward,

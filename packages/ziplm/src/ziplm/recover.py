@@ -3,16 +3,16 @@
 import math
 from typing import Any
 
-from spdy_search import solve
-
 from ziplm.pipeline import Pipeline
 from ziplm.search import prior_names_for
 from ziplm.shrink import shrink
+from ziplm.targets import Target
 
+Limits = tuple[tuple[str, float], ...]
 STEPS = 7  # of the bisection: the range shrinks to a hundredth of itself, on a logarithmic scale
 
 
-def speedup_that_recovers(pipeline: Pipeline, share: float) -> dict[str, Any]:
+def speedup_that_recovers(pipeline: Pipeline, share: float, limits: Limits = ()) -> dict[str, Any]:
     """Bisect the speedup, with one solve and one evaluation a step, on the first evaluation split.
 
     The metric is looked at to choose: for an unbiased figure evaluate the result on other data.
@@ -29,7 +29,8 @@ def speedup_that_recovers(pipeline: Pipeline, share: float) -> dict[str, Any]:
     steps = []
     for _ in range(STEPS):
         speedup = math.sqrt(low * high)
-        candidates = [solve(choices.problem(name, choices.dense_seconds / speedup)) for name in names]
+        budgets = Target("speedup", speedup, limits).budgets(choices)
+        candidates = [choices.solve(name, budgets) for name in names]
         best = min((choices.removed(levels) for levels in candidates), key=pipeline.search_loss)
         metrics = pipeline.evaluate(shrink(pipeline.model, best, traces), f"recover: {speedup:.2f}x")
         metric = pipeline.main_metric(metrics)

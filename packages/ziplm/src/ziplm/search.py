@@ -4,6 +4,8 @@ One exact solve with each prior; the best of those few by the real loss, on samp
 seen; from there the direct search, kept only if it is better on a third part of the samples.
 """
 
+import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,13 +14,14 @@ from typing import Any
 import numpy as np
 from latency_profiler import LatencyTable
 from numpy.typing import NDArray
-from spdy_search import Problem, search, solve
+from spdy_search import InfeasibleBudget, Problem, search, solve
 
 from ziplm.errors import UnreachableTarget, UsageError
 from ziplm.levels import ModuleLevels
 from ziplm.prune import Priors
 
 Levels = Sequence[int] | NDArray[np.int64]
+SECONDS = "seconds"
 Loss = Callable[[Sequence[int]], float]
 """From the groups removed from each module to a loss."""
 
@@ -54,14 +57,28 @@ class Found:
 
 
 class Choices:
-    """All that may be chosen: levels of modules, what they cost, and what they are expected to harm."""
+    """All that may be chosen: levels of modules, what they cost, and what they are expected to harm.
+
+    Args:
+        levels: of each module.
+        priors: by name of the module and of the prior.
+        table: what sizes take.
+        costs: other costs than seconds by name, a row for each module.
+        uniform: whether all modules of a kind must have the same level.
+    """
 
     def __init__(
-        self, levels: Sequence[ModuleLevels], priors: Mapping[str, Priors], table: LatencyTable
+        self,
+        levels: Sequence[ModuleLevels],
+        priors: Mapping[str, Priors],
+        table: LatencyTable,
+        costs: Mapping[str, list[list[float]]] | None = None,
+        uniform: bool = False,
     ) -> None:
         self.levels = levels
         self.table = table
-        self.seconds = [module.seconds(table) for module in levels]
+        self.costs = {SECONDS: [module.seconds(table) for module in levels], **(costs or {})}
+        self.uniform = uniform
         self._priors = priors
 
     @property
@@ -73,17 +90,34 @@ class Choices:
     @property
     def smallest_seconds(self) -> float:
         """What is left when every module is at its cheapest."""
-        return self.table.fixed + sum(min(row) for row in self.seconds)
+        return self.table.fixed + sum(min(row) for row in self.costs[SECONDS])
 
-    def problem(self, prior: str, seconds: float) -> Problem:
-        """Choose within a time for the whole model, by one of the priors."""
+    def total(self, cost: str, levels: Levels) -> float:
+        """The summed cost of the modules."""
+        return math.fsum(row[int(level)] for row, level in zip(self.costs[cost], levels, strict=True))
+
+    def problem(self, prior: str, budgets: Mapping[str, float]) -> Problem:
+        """Choose within budgets by name of the cost, by one of the priors.
+
+        That of the seconds is for the whole model; those of the others are for its layers.
+        """
         rows = [
             [float(self._priors[m.module.name][prior][m.removed(level)]) for level in range(len(m.sizes))]
             if m.module.groups
             else [0.0]
             for m in self.levels
         ]
-        return Problem(self.seconds, rows, seconds - self.table.fixed)
+        own = {
+            name: value - (self.table.fixed if name == SECONDS else 0.0) for name, value in budgets.items()
+        }
+        return Problem({name: self.costs[name] for name in budgets}, rows, own)
+
+    def solve(self, prior: str, budgets: Mapping[str, float]) -> NDArray[np.int64]:
+        """The levels with the smallest summed prior within all budgets."""
+        problem = self.problem(prior, budgets)
+        if self.uniform:
+            return best_uniform(problem, [module.module.kind for module in self.levels])
+        return solve(problem)
 
     def removed(self, levels: Levels) -> list[int]:
         """Groups that each module loses."""
@@ -96,21 +130,46 @@ class Choices:
             left.setdefault(module.module.kind, []).append(module.sizes[int(level)])
         return left
 
-    def require_reachable(self, seconds: float, asked: str) -> None:
+    def require_reachable(self, budgets: Mapping[str, float], asked: str) -> None:
         """Raise UnreachableTarget with what can be reached at most."""
+        seconds = budgets.get(SECONDS, math.inf)
         if seconds < self.smallest_seconds:
             most, fixed = self.dense_seconds / self.smallest_seconds, self.table.fixed / self.dense_seconds
             raise UnreachableTarget(
                 f"{asked} cannot be reached: with everything removed the model is {most:.2f}x as fast",
                 f"{fixed:.0%} of its time is outside of what can be pruned: ask for less than {most:.1f}x",
             )
-        if seconds > self.dense_seconds * (1 + 1e-9):
+        if seconds > self.dense_seconds * (1 + 1e-9) and math.isfinite(seconds):
             raise UsageError(f"{asked} is slower than the dense model", "ask for a speedup above 1")
+        for name, budget in budgets.items():
+            smallest = sum(min(row) for row in self.costs[name])
+            if name != SECONDS and budget < smallest:
+                raise UnreachableTarget(
+                    f"{asked} cannot be reached: with everything removed there are {smallest:.4g} {name} left",
+                    "ask for less",
+                )
+
+
+def best_uniform(problem: Problem, kinds: Sequence[str]) -> NDArray[np.int64]:
+    """The best assignment in which all modules of a kind have the same level."""
+    names = list(dict.fromkeys(kinds))
+    places = {kind: [i for i, own in enumerate(kinds) if own == kind] for kind in names}
+    counts = [int(min(problem.level_counts[places[kind]])) for kind in names]
+    best, smallest = None, math.inf
+    for combination in itertools.product(*map(range, counts)):
+        by_kind = dict(zip(names, combination, strict=True))
+        levels = np.array([by_kind[kind] for kind in kinds])
+        harm = math.fsum(float(row[level]) for row, level in zip(problem.priors, levels, strict=True))
+        if harm < smallest and problem.fits(levels):
+            best, smallest = levels, harm
+    if best is None:
+        raise InfeasibleBudget("no size that all layers share is within the budget")
+    return best
 
 
 def find_levels(
     choices: Choices,
-    seconds: float,
+    budgets: Mapping[str, float],
     prior_names: Sequence[str],
     loss: Loss,
     judge: Loss,
@@ -121,11 +180,11 @@ def find_levels(
     checkpoint: Path | None = None,
     progress: Callable[[int, float], None] | None = None,
 ) -> Found:
-    """Find levels for a model that takes no longer than `seconds` by the table.
+    """Find levels for a model that is within all budgets, its time by the table.
 
     Args:
         choices: what there is to choose from.
-        seconds: for the whole model, the fixed part included.
+        budgets: as for `Choices.problem`.
         prior_names: the priors to try; the first wins a tie.
         loss: on the samples of the search.
         judge: on other samples; decides whether the search's result is kept.
@@ -135,7 +194,10 @@ def find_levels(
         checkpoint: where the search keeps its state.
         progress: called with the evaluations done and the best loss.
     """
-    starts = {name: solve(choices.problem(name, seconds)) for name in prior_names}
+    try:
+        starts = {name: choices.solve(name, budgets) for name in prior_names}
+    except InfeasibleBudget as error:
+        raise UnreachableTarget(f"not all budgets can be kept at once: {error}", "ask for less") from error
     known: dict[tuple[int, ...], float] = {}
 
     def memoised(levels: Any) -> float:
@@ -149,9 +211,9 @@ def find_levels(
     start = starts[best]
     chosen, searched_loss = start, None
     start_loss = judge(choices.removed(start))
-    if method != "prior" and evaluations > 0:
+    if method != "prior" and evaluations > 0 and not choices.uniform:
         result = search(
-            choices.problem(best, seconds),
+            choices.problem(best, budgets),
             memoised,
             evaluations,
             seed,
@@ -164,7 +226,8 @@ def find_levels(
         if result.interrupted:
             raise KeyboardInterrupt
         searched_loss = judge(choices.removed(result.levels))
-        if searched_loss < start_loss or method == "ziplm":
+        # The other methods are there to be compared with: what they find stands.
+        if searched_loss < start_loss or method != "direct":
             chosen = result.levels
     return Found(tuple(int(level) for level in chosen), best, losses, start_loss, searched_loss, len(known))
 

@@ -1,11 +1,11 @@
-"""Targets: how fast a model must become, or how good it must stay."""
+"""Targets: how fast or how small a model must become, or how good it must stay."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-from ziplm.config import Config
+from ziplm.config import LIMITS, Config
 from ziplm.errors import UsageError
-from ziplm.search import Choices
+from ziplm.search import SECONDS, Choices
 
 
 @dataclass(frozen=True)
@@ -13,36 +13,62 @@ class Target:
     """One target.
 
     Attributes:
-        kind: "speedup" over the dense model, "latency" in milliseconds, or "recover": the fastest model that
-            keeps a share of the metric.
+        kind: "speedup" over the dense model, "latency" in milliseconds, "recover" for the fastest model that
+            keeps a share of the metric, or "size" for the limits alone.
         value: times, milliseconds, or a share.
+        limits: other budgets, by name of the option; all are kept.
     """
 
-    kind: Literal["speedup", "latency", "recover"]
-    value: float
+    kind: Literal["speedup", "latency", "recover", "size"]
+    value: float = 0.0
+    limits: tuple[tuple[str, float], ...] = ()
 
     @property
     def name(self) -> str:
-        """Such as ``2x``, ``5ms``, ``recover0.99``: names a folder."""
-        if self.kind == "recover":
-            return f"recover{self.value:g}"
-        return f"{self.value:g}{'x' if self.kind == 'speedup' else 'ms'}"
+        """Such as ``2x``, ``5ms``, ``recover0.99``, ``sparsity0.5``, ``2x-params5e+06``: names a folder."""
+        speed = {
+            "speedup": f"{self.value:g}x",
+            "latency": f"{self.value:g}ms",
+            "recover": f"recover{self.value:g}",
+        }.get(self.kind)
+        return "-".join([*([speed] if speed else []), *(f"{name}{value:g}" for name, value in self.limits)])
 
-    def seconds(self, choices: Choices) -> float:
-        """What the whole model may take, on the scale of the table."""
+    def budgets(self, choices: Choices) -> dict[str, float]:
+        """By name of the cost, for `Choices.problem`."""
+        budgets = {}
         if self.kind == "latency":
-            return self.value / 1e3
-        assert self.kind == "speedup"
-        return choices.dense_seconds / self.value
+            budgets[SECONDS] = self.value / 1e3
+        elif self.kind == "speedup":
+            budgets[SECONDS] = choices.dense_seconds / self.value
+        dense = sum(max(row) for row in choices.costs["params"])
+        for name, value in self.limits:
+            cost, budget = ("params", (1 - value) * dense) if name == "sparsity" else (name, value)
+            budgets[cost] = min(budget, budgets.get(cost, budget))
+        return budgets
 
 
 def targets_of(config: Config) -> list[Target]:
-    """All targets of a run, the slowest first, each once."""
+    """All targets of a run, the slowest first, each once.
+
+    Limits of size go with every speed that is asked for; without one they are targets themselves.
+    """
+    limits = {name: getattr(config, name) for name in LIMITS if getattr(config, name)}
+    several = [name for name, values in limits.items() if len(values) > 1]
+    if several and (len(limits) > 1 or config.speedup or config.latency_ms or config.recover):
+        raise UsageError(
+            f"there are several values of {several[0]} beside other targets",
+            "give one, or make a run for each",
+        )
+    common = tuple((name, values[0]) for name, values in limits.items())
     targets = [
-        *(Target("speedup", value) for value in sorted(config.speedup)),
-        *(Target("latency", value) for value in sorted(config.latency_ms, reverse=True)),
-        *(Target("recover", value) for value in sorted(config.recover, reverse=True)),
+        *(Target("speedup", value, common) for value in sorted(config.speedup)),
+        *(Target("latency", value, common) for value in sorted(config.latency_ms, reverse=True)),
+        *(Target("recover", value, common) for value in sorted(config.recover, reverse=True)),
     ]
+    if not targets and several:
+        targets = [Target("size", 0.0, ((several[0], value),)) for value in limits[several[0]]]
+    elif not targets and common:
+        targets = [Target("size", 0.0, common)]
     if not targets:
-        raise UsageError("there is no target", "give --speedup, --latency-ms or --recover")
+        raise UsageError("there is no target", "give --speedup, --latency-ms, --recover or a limit of size")
     return list(dict.fromkeys(targets))

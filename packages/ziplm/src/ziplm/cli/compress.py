@@ -8,7 +8,7 @@ from rich.console import Console
 
 from ziplm.cli.options import data_options, environment_options, given, option
 from ziplm.compress import compress as run_compress
-from ziplm.config import Config, read_options
+from ziplm.config import PRIORS, SEARCHES, SELECTIONS, Config, read_options
 from ziplm.plan import plan
 from ziplm.progress import Bars
 from ziplm.report import print_family
@@ -31,6 +31,12 @@ Examples:
 @option("--speedup", multiple=True, type=float, metavar="X", help="Times as fast as now; repeatable.")
 @option("--latency-ms", multiple=True, type=float, metavar="MS", help="Milliseconds; repeatable.")
 @option("--recover", multiple=True, type=float, metavar="SHARE", help="Fastest that keeps it, e.g. 0.99.")
+@option("--params", multiple=True, type=float, metavar="N", help="Most parameters of the layers.")
+@option("--flops", multiple=True, type=float, metavar="N", help="Most FLOPs of the layers in a forward pass.")
+@option("--bytes", multiple=True, type=float, metavar="N", help="Most bytes of the layers' weights.")
+@option("--sparsity", multiple=True, type=float, metavar="SHARE", help="Of the layers' parameters to remove.")
+@option("--round-to", type=click.IntRange(min=1), help="Widths are multiples of this, such as 8, 16, 64.")
+@option("--uniform/--no-uniform", help="Give all layers the same size.")
 @click.option("-o", "--output", metavar="RUN", help="Folder of the run; goes on if it is there.")
 @click.option("--config", "config_file", type=Path, metavar="FILE", help="TOML with the same names.")
 @click.option("--dry-run", is_flag=True, help="Say what can be reached and what it would take.")
@@ -41,8 +47,12 @@ Examples:
 @option("--calibration-samples", type=click.IntRange(min=1), help="[default: 2048; language models 512]")
 @option("--search-samples", type=click.IntRange(min=1), help="For the search, and again to judge it.")
 @option("--gradients/--no-gradients", help="Find out what the loss feels: one backward pass.")
-@option("--prior", type=click.Choice(["auto", "factored", "scalar", "exact", "stream", "own"]))
-@option("--evaluations", type=click.IntRange(min=0), help="Of the search.  [default: 100; ziplm 1000]")
+@option("--selection", type=click.Choice(SELECTIONS), help="How columns are chosen.")
+@option("--update/--no-update", help="Correct the columns left for those that go.")
+@option("--centred/--not-centred", help="Let biases take over the mean of what goes.")
+@option("--prior", type=click.Choice(PRIORS), help="What levels are expected to harm; auto tries all.")
+@option("--search", type=click.Choice(SEARCHES), help="How levels are searched for.")
+@option("--evaluations", type=click.IntRange(min=0), help="Of the search; 1000 with --method ziplm.")
 @option("--loss", type=click.Choice(["kl", "task"]), help="Which loss the search looks at.")
 @option("--refit/--no-refit", help="Fit what is left to the dense model.")
 @option("--measure-seconds", type=float, help="Longest time of one measurement.")
