@@ -7,11 +7,11 @@ from typing import Any
 import datasets
 import pytest
 import torch
-from ziplm import UsageError
+from ziplm import UsageError, save
 from ziplm.tasks import Source, make_task
 from ziplm.tasks.glue import SPECS
 from ziplm_models import tiny_model
-from ziplm_text import KnownModel, by_first_letter, letter, letter_tokenizer, write_rows
+from ziplm_text import KnownModel, bare_tokenizer, by_first_letter, letter, letter_tokenizer, write_rows
 
 # Files as published: train, and test without labels. The texts' first letter is what the model looks at.
 PUBLISHED = {
@@ -74,6 +74,13 @@ def test_files_for_the_server_are_as_it_wants_them(tmp_path: Path, name: str) ->
         task.write_predictions(model, features, tmp_path / file)
         names = SPECS[name].labels if name in ("mnli", "qnli", "rte") else ("0", "1")
         assert (tmp_path / file).read_text() == f"index\tprediction\n0\t{names[1]}\n1\t{names[0]}\n"
+
+
+def test_a_test_set_of_other_genres_alone_is_named_so(tmp_path: Path) -> None:
+    (tmp_path / "test_mismatched.tsv").write_text(PUBLISHED["mnli"][1])
+    source = Source(eval_file=str(tmp_path / "test_mismatched.tsv"))
+    task: Any = make_task("mnli")
+    assert list(task.load_test(by_first_letter("abc"), letter_tokenizer(), source, 32)) == ["MNLI-mm.tsv"]
 
 
 def test_similarity_is_predicted_between_0_and_5(tmp_path: Path) -> None:
@@ -174,6 +181,20 @@ def test_hub_data_has_its_own_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(asked) == [("nyu-mll/glue", "mnli", name) for name in names]
     assert splits.train[0]["labels"] == 1
     assert splits.train[0]["input_ids"] == splits.evaluation["validation_mismatched"][0]["input_ids"]
+
+
+def test_a_decoder_without_a_padding_token_gets_one(tmp_path: Path) -> None:
+    model, task = tiny_model("GPT2ForSequenceClassification"), make_task("sst2")
+    model.config.pad_token_id = None
+    save(model, tmp_path / "model", bare_tokenizer())
+    loaded = task.load_model(str(tmp_path / "model"))
+    rows = [{"sentence": text, "label": 0} for text in ("a", "b c d e f")]
+    source = Source(write_rows(tmp_path / "d.tsv", rows))
+    train = task.load_splits(loaded, task.load_tokenizer(str(tmp_path / "model")), source, 16).train
+    batch = task.collate(train[:2])
+    assert loaded.config.pad_token_id == loaded.config.eos_token_id == batch["input_ids"][0, -1]
+    alone = [loaded(**task.collate([example])).logits for example in train]
+    assert torch.allclose(loaded(**batch).logits, torch.cat(alone), atol=1e-5)
 
 
 def test_a_decoder_classifies_padded_batches(tmp_path: Path) -> None:

@@ -109,6 +109,14 @@ def test_spans_run_forward_and_are_not_too_long(tmp_path: Path) -> None:
     assert make_task("squad").answer(starts, ends, window) == (7.0, "x b b b b y")
 
 
+def test_logits_that_are_no_numbers_answer_nothing(tmp_path: Path) -> None:
+    def answer(ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {name: torch.full(ids.shape, torch.nan) for name in ("start_logits", "end_logits")}
+
+    found, _ = evaluate(tmp_path, KnownModel(answer), [question("q?", "a x", "x")])
+    assert found == {"f1": 0.0, "exact_match": 0.0}
+
+
 def test_long_questions_are_cut(tmp_path: Path) -> None:
     _, features = evaluate(tmp_path, span_model("x", "y"), [question("q" * 100, "x y", "x")], 24)
     assert len(features) == 1

@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import pre_tokenizers
+from transformers import GPT2Tokenizer
 from ziplm import UsageError
 from ziplm.heads import IGNORED
 from ziplm.tasks import Source, make_task
@@ -80,6 +83,38 @@ def test_scores_by_hand(tmp_path: Path) -> None:
     # Found: PER, LOC | PER, LOC; wanted: PER, LOC | PER; in common: 2.
     expected = {"f1": 4 / 7, "precision": 2 / 4, "recall": 2 / 3, "accuracy": 6 / 8}
     assert task.evaluate(model, features, batch_size=2) == pytest.approx(expected)
+
+
+def test_numbers_of_a_data_set_with_names_follow_the_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A data set may number its tags in another order than the model."""
+
+    def load_with(names: list[str]) -> list[int]:
+        features = datasets.Features(
+            tokens=datasets.List(datasets.Value("string")),
+            ner_tags=datasets.List(datasets.ClassLabel(names=names)),
+        )
+        data = datasets.Dataset.from_dict(
+            {"tokens": [["a", "b", "c", "d"]], "ner_tags": [[0, 1, 2, 3]]}, features
+        )
+        monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: data)
+        task = make_task("token-classification", dataset="x")
+        train = task.load_splits(model_by_letter(), letter_tokenizer(), Source(), 32).train
+        return list(train[0]["labels"][1:-1])
+
+    monkeypatch.setattr("ziplm.tasks.hub.hub_answers", lambda: True)
+    assert load_with(["B-LOC", "I-PER", "B-PER", "O"]) == [3, 2, 1, 0]
+    assert load_with(["w", "x", "y", "z"]) == [0, 1, 2, 3]
+
+
+def test_tokenizers_that_keep_spaces_see_one_before_every_word(tmp_path: Path) -> None:
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: number for number, token in enumerate([*letters, "Ġb", "<|endoftext|>"])}
+    GPT2Tokenizer(vocab=vocabulary, merges=[("Ġ", "b")]).save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    tokenizer = make_task("token-classification").load_tokenizer(str(tmp_path))
+    encoded = tokenizer(["bob", "b"], is_split_into_words=True)
+    assert tokenizer.convert_ids_to_tokens(encoded["input_ids"]) == ["Ġb", "o", "b", "Ġb"]
+    assert encoded.word_ids(0) == [0, 0, 0, 1]
 
 
 def test_words_beyond_the_length_are_left_out(tmp_path: Path) -> None:

@@ -76,12 +76,19 @@ def texts_of(table: Table, column: str, allow_empty: bool = False) -> list[str]:
 
 
 def labels_of(table: Table, column: str, names: dict[str, int], classes: int) -> list[int]:
-    """A column of labels as numbers from 0: names are looked up, without regard to case; numbers stay."""
+    """A column of labels as numbers from 0: names are looked up, without regard to case.
+
+    Numbers stay, unless it is known what they stand for, and all of that is among the names.
+    """
     known = {name.lower(): number for name, number in names.items()}
+    own = [name.lower() for name in table.classes.get(column, [])]
+    meaning = [known[name] for name in own] if known.keys() >= set(own) else []
     numbers = []
     for row, value in enumerate(table.columns[column], start=1):
         number = known.get(value.lower()) if isinstance(value, str) else None
         number = _whole_number(value) if number is None else number
+        if isinstance(value, int) and 0 <= value < len(meaning):
+            number = meaning[value]
         if number is None or not 0 <= number < classes:
             raise UsageError(
                 f"row {row} of {table.where} has the label {value!r}, but the model knows 0 to "

@@ -140,7 +140,7 @@ def read_sentences(path: str, source: Source) -> Sentences:
     """One text a line, or a table."""
     if existing(path).suffix.lower() != ".txt":
         return sentences_of(read_table(path), source)
-    lines = [line.strip() for line in read_text(path).splitlines()]
+    lines = [line.strip() for line in read_text(path).split("\n")]
     if not any(lines):
         raise UsageError(f"{path} holds no text", "give one sentence a line")
     return Sentences([line for line in lines if line], [])

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ class Table:
 
     where: str
     columns: dict[str, list[Any]]
+    classes: dict[str, list[str]] = field(default_factory=dict)
+    """Names of what the numbers in a column of labels stand for, if they are known."""
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), []))

@@ -41,7 +41,9 @@ def read_hub(title: str, split: str) -> Table:
                 f"the data set {title} has no split {split}, or cannot be loaded: {one_line(error)}",
                 "check its name, or give --train-file and --validation-file",
             ) from error
-    return Table(f"{title} ({split})", data.to_dict())
+    kinds = {name: getattr(kind, "feature", kind) for name, kind in data.features.items()}  # or lists of it
+    classes = {name: kind.names for name, kind in kinds.items() if isinstance(kind, datasets.ClassLabel)}
+    return Table(f"{title} ({split})", data.to_dict(), classes)
 
 
 @contextmanager

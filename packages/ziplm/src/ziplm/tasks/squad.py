@@ -124,7 +124,7 @@ class SquadTask(Task):
                 for index, (starts, ends) in zip(chosen, logits, strict=True):
                     window = features[index]
                     score, answer = self.answer(starts, ends, window)
-                    if score > best.get(window["question"], (-np.inf,))[0]:
+                    if score > best.setdefault(window["question"], (-np.inf, "", window["answers"]))[0]:
                         best[window["question"]] = (score, answer, window["answers"])
         answered = [(answer, answers) for _, answer, answers in best.values()]
         return {
@@ -133,23 +133,16 @@ class SquadTask(Task):
         }
 
     def answer(self, starts: np.ndarray, ends: np.ndarray, window: Features) -> tuple[float, str]:
-        """The span within the context with the largest sum of logits, of all that are not too long.
-
-        If the window holds nothing of the context, the answer is empty and its score the lowest there is.
-        """
+        """The span within the context with the largest sum of logits, of all that are not too long."""
         offsets = np.reshape(window["offsets"], (-1, 2))
         inside = np.flatnonzero(offsets[:, 0] >= 0)
-        if not len(inside):
-            return float(np.finfo(np.float32).min), ""
         scores = starts[inside][:, None] + ends[inside][None, :]  # (tokens, tokens): from, to
-        allowed = np.tri(len(inside), k=self.max_answer - 1, dtype=bool) & ~np.tri(
-            len(inside), k=-1, dtype=bool
-        )
-        scores = np.where(allowed, scores, -np.inf)
+        places = np.arange(len(inside))
+        length = places[None, :] - places[:, None] + 1
+        scores = np.where((length > 0) & (length <= self.max_answer), scores, -np.inf)
         first, last = np.unravel_index(np.argmax(scores), scores.shape)
-        return float(scores[first, last]), window["context"][
-            offsets[inside[first], 0] : offsets[inside[last], 1]
-        ]
+        begin, end = offsets[inside[first], 0], offsets[inside[last], 1]
+        return float(scores[first, last]), window["context"][begin:end]
 
 
 def read_questions(path: str) -> list[Question]:
@@ -233,7 +226,7 @@ def _positions(offsets: np.ndarray, question: Question) -> tuple[int, int]:
     text, begin = question.answers[0]
     end = begin + len(text)
     inside = np.flatnonzero(offsets[:, 0] >= 0)
-    if not len(inside) or offsets[inside[0], 0] > begin or offsets[inside[-1], 1] < end:
+    if offsets[inside[0], 0] > begin or offsets[inside[-1], 1] < end:
         return 0, 0
     first = inside[np.flatnonzero(offsets[inside, 0] <= begin)[-1]]
     last = inside[np.flatnonzero(offsets[inside, 1] >= end)[0]]

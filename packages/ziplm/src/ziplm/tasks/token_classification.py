@@ -79,7 +79,7 @@ class TokenTask(Task):
                     f"{words_name!r} and of tags in {tags_name!r}",
                     "give one tag for each word, and no empty words",
                 )
-        flat = Table(table.where, {tags_name: [tag for _, tags in rows for tag in tags]})
+        flat = Table(table.where, {tags_name: [tag for _, tags in rows for tag in tags]}, table.classes)
         numbers = iter(labels_of(flat, tags_name, model_labels(model), outputs_of(model)))
         tags_of_rows = [[next(numbers) for _ in tags] for _, tags in rows]
         return TaggedWords(tokenizer, [[words for words, _ in rows]], max_length, {"tags": tags_of_rows})
@@ -101,8 +101,8 @@ class TokenTask(Task):
                     counted = label != IGNORED
                     right += int(np.sum(guess[counted] == label[counted]))
                     words += int(np.sum(counted))
-                    own = entities([tags[number] for number in guess[counted]])
-                    true = entities([tags[number] for number in label[counted]])
+                    own = entities([tags.get(number, "O") for number in guess[counted]])
+                    true = entities([tags.get(number, "O") for number in label[counted]])
                     found, wanted, common = found + len(own), wanted + len(true), common + len(own & true)
         f1 = 2 * common / (found + wanted) if common else 0.0
         return {
