@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from ziplm.adapters import Adapter, Module, adapter_for
 from ziplm.adapters.base import structure_copy
-from ziplm.heads import Batch
+from ziplm.heads import IGNORED, Batch, Head, LanguageModel
 from ziplm.tasks.base import Features, Task
 
 GIBIBYTE = 2**30
@@ -154,8 +154,8 @@ class Evaluator:
     def _evaluate(self, number: int, batch: Batch) -> tuple[float, int]:
         model = self._stitcher.model
         if self._loss == "task":
-            rows = len(batch["input_ids"])
-            return float(model(**batch).loss) * rows, rows
+            count = _labels_counted(self._task.head, batch)
+            return (float(model(**batch).loss) * count if count else 0.0), count
         head = self._task.head
         return head.divergence(model, head.outputs(model, batch), self._reference[number], batch)
 
@@ -172,6 +172,16 @@ class Evaluator:
             0,
         )
         return max((layer for layer in self._best_states if layer <= changed), default=0)
+
+
+def _labels_counted(head: Head, batch: Batch) -> int:
+    """How many labels the model's own loss is a mean over."""
+    labels = batch.get("labels")
+    if labels is None or labels.ndim == 1:
+        return len(batch["input_ids"])
+    if isinstance(head, LanguageModel) and head.kind == "causal":
+        labels = labels[:, 1:]  # nothing comes before a first token that could predict it
+    return int((labels != IGNORED).sum())
 
 
 @contextmanager
