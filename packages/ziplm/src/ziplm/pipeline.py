@@ -299,6 +299,10 @@ class Pipeline:
         metrics: dict[str, dict[str, float]] = read_json(self.run.dense_file)
         return metrics
 
+    def as_good_as(self, metric: float, wanted: float) -> bool:
+        """Whether a figure of the main metric is good enough."""
+        return metric >= wanted if self.task.greater_is_better else metric <= wanted
+
     def main_metric(self, metrics: dict[str, dict[str, Any]]) -> float:
         """The one figure that stands for all."""
         return float(next(iter(metrics.values()))[self.task.metric])

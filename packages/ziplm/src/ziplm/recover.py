@@ -35,6 +35,6 @@ def speedup_that_recovers(pipeline: Pipeline, share: float, limits: Limits = ())
         metrics = pipeline.evaluate(shrink(pipeline.model, best, traces), f"recover: {speedup:.2f}x")
         metric = pipeline.main_metric(metrics)
         steps.append({"speedup": speedup, "metric": metric})
-        good = metric >= wanted if task.greater_is_better else metric <= wanted
+        good = pipeline.as_good_as(metric, wanted)
         low, high = (speedup, high) if good else (low, speedup)
     return {"speedup": max(low, 1.01), "wanted": wanted, "steps": steps}

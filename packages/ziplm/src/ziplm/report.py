@@ -13,8 +13,8 @@ def print_family(family: Sequence[Compressed], console: Console) -> None:
     """One row for each target; below, what is left of the layers and where the files are."""
     table = Table()
     metric = family[0].metrics["metric"]["name"] if family else "metric"
-    for heading in ("target", "measured", f"{metric}, dense", "now", "layer params", "on disk"):
-        table.add_column(heading, justify="right")
+    for heading in ("target", "speed", f"dense {metric}", "now", "layers' parameters", "disk"):
+        table.add_column(heading, justify="right", no_wrap=heading in ("target", "speed"))
     for member in family:
         metrics = member.metrics
         left, dense = metrics["parameters"]["layers"], metrics["dense_parameters"]["layers"]
@@ -37,7 +37,7 @@ def speed_text(metrics: dict[str, Any]) -> str:
     """The measured speedup and its interval; where nothing was measured, what the table predicts."""
     measured = metrics["measured"]
     if measured is None:
-        return f"{metrics['predicted']['speedup']:.2f}x predicted"
+        return f"~{metrics['predicted']['speedup']:.2f}x predicted"
     text = f"{measured['speedup']:.2f}x [{measured['low']:.2f}, {measured['high']:.2f}]"
     if metrics["target"]["kind"] == "latency":
         text = f"{measured['seconds'] * 1e3:.2f} ms, {text}"

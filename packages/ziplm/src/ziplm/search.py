@@ -145,7 +145,7 @@ class Choices:
             smallest = sum(min(row) for row in self.costs[name])
             if name != SECONDS and budget < smallest:
                 raise UnreachableTarget(
-                    f"{asked} cannot be reached: with everything removed there are {smallest:.4g} {name} left",
+                    f"{asked} cannot be reached: with everything removed {smallest:.4g} {name} are left",
                     "ask for less",
                 )
 
