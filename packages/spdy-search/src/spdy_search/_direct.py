@@ -1,26 +1,28 @@
-"""The default method: moves around the best assignment, chosen by what the evaluations so far have taught.
+"""The default method: walk downhill under what the evaluations have taught, evaluate the most promising.
 
-Every step draws weights from the posterior of `_model`. Candidates are the solver's answers to such draws
-(large moves) and the best assignment with one or two modules shifted by a few levels and the budget
-repaired elsewhere (small ones). The candidate that is best under one more draw is evaluated: Thompson
-sampling, so that modules about which little is known are tried.
+Every step takes the expected harm by `_model` and a few random truths that are as likely. Under each of
+them one walk goes down from the best assignment, and one from the solver's answer to the weights that this
+harm comes to there. Of all that lies on these ways the assignment with the largest expected improvement is
+evaluated: a low expected loss, or one about which little is known.
 """
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ._archive import Archive
+from ._descend import Hillside
 from ._greedy import repair
-from ._model import fit
+from ._model import Settings, Terms, fit
 from ._problem import Levels, Problem
 from ._solve import solve, solve_batch
 
-RESOLVED = 16
-SHIFTED = 16
+DRAWS = 2
+REMEMBERED = 300  # evaluations to learn from, the best ones
+STRAY = 16
 FARTHEST_SHIFT = 3
 
 
@@ -31,32 +33,52 @@ def direct(problem: Problem, archive: Archive, rng: np.random.Generator) -> Iter
         every = (np.array(levels) for levels in itertools.product(*problem.useful))
         yield from (levels[None] for levels in every if problem.fits(levels))
         return
+    tables = Terms.of(problem)
+    hillside = Hillside(problem, tables)
+    settings = Settings()
     while True:
-        weights, draws = _learned(problem, archive, rng)
-        candidates = list(solve_batch(problem, draws[1:]))
-        for _ in range(SHIFTED):
-            candidates += _shift(problem, archive.best_levels, weights, rng)
-        scores = problem.table.prior[np.arange(problem.modules), np.array(candidates)] @ draws[0]
-        ranked = [candidates[place] for place in np.argsort(scores, kind="stable")]
-        fresh = [levels for levels in ranked if not archive.knows(levels)]
-        yield np.array(fresh[: archive.batch] or ranked)
+        posterior = fit(tables, *_lowest(archive), settings)
+        settings = posterior.settings
+        best = archive.best_levels
+        harms = [posterior.mean(), *(posterior.draw(rng) for _ in range(DRAWS))]
+        solved = solve_batch(problem, np.array([harm.weights(tables, best) for harm in harms]))
+        ways = [
+            hillside.descend(harm, start)
+            for harm, far in zip(harms, solved, strict=True)
+            for start in (best, far)
+        ]
+        candidates = _fresh(problem, archive, [*solved, *itertools.chain(*ways)])
+        if not candidates:  # all ways lead to what is known: look around it
+            weights = harms[0].weights(tables, best)
+            candidates = _fresh(
+                problem, archive, [_shifted(problem, best, weights, rng) for _ in range(STRAY)]
+            )
+        if candidates:
+            improvement, rise = posterior.improvement(np.array(candidates))
+            order = np.lexsort((rise, -improvement))
+            yield np.array(candidates)[order[: archive.batch]]
+        else:
+            yield best[None]
 
 
-def _learned(
-    problem: Problem, archive: Archive, rng: np.random.Generator
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The likeliest weights (modules,) after the evaluations so far, and draws (RESOLVED + 1, modules)."""
-    done = [evaluation for evaluation in archive.history if math.isfinite(evaluation.loss)]
-    levels = np.array([evaluation.levels for evaluation in done], dtype=np.int64)
-    priors = problem.table.prior[np.arange(problem.modules), levels.reshape(-1, problem.modules)]
-    posterior = fit(priors, np.array([evaluation.loss for evaluation in done]))
-    return posterior.positive(posterior.mean), posterior.sample(rng, RESOLVED + 1)
+def _lowest(archive: Archive) -> tuple[Levels, NDArray[np.float64]]:
+    """The evaluations to learn from, lowest loss first; while all have failed, the first as if it were 0."""
+    done = [(evaluation.loss, evaluation.levels) for evaluation in archive.history]
+    done = sorted(pair for pair in done if math.isfinite(pair[0]))[:REMEMBERED]
+    done = done or [(0.0, archive.history[0].levels)]
+    return np.array([levels for _, levels in done]), np.array([loss for loss, _ in done])
 
 
-def _shift(
+def _fresh(problem: Problem, archive: Archive, candidates: Iterable[Levels]) -> list[Levels]:
+    """The distinct candidates that are within budget and have not been evaluated."""
+    distinct = {tuple(levels.tolist()): levels for levels in candidates}.values()
+    return [levels for levels in distinct if not archive.knows(levels) and problem.fits(levels)]
+
+
+def _shifted(
     problem: Problem, levels: Levels, weights: NDArray[np.float64], rng: np.random.Generator
-) -> list[Levels]:
-    """`levels` with one or two modules shifted and the others repaired; empty if the budget is in the way."""
+) -> Levels:
+    """`levels` with one or two modules shifted and the others repaired; unchanged if they cannot be."""
     moved = rng.choice(problem.modules, size=min(int(rng.integers(1, 3)), problem.modules), replace=False)
     changed = levels.copy()
     for module in moved:
@@ -67,4 +89,4 @@ def _shift(
     others = np.ones(problem.modules, dtype=bool)
     others[moved] = False
     repaired = repair(problem, weights, changed, others)
-    return [] if repaired is None else [repaired]
+    return levels if repaired is None else repaired
