@@ -20,7 +20,7 @@ import ziplm
 from harness import announce, print_table
 from models import BUILD
 from obs_structured import Trace
-from spdy_search import search, solve
+from spdy_search import search
 from transformers import PreTrainedModel
 from ziplm.calibrate import gather_inputs
 from ziplm.config import Config
@@ -142,7 +142,7 @@ class Bench:
     def _by_prior(self, pipeline: Pipeline, prior: str) -> Iterator[tuple[float, list[int]]]:
         choices = pipeline.choices
         for target in self.experiment.targets:
-            levels = solve(choices.problem(prior, choices.dense_seconds / target))
+            levels = choices.solve(prior, {"seconds": choices.dense_seconds / target})
             yield target, choices.removed(levels)
 
     def _uniform(self, pipeline: Pipeline, judge: "Judge") -> None:
@@ -164,7 +164,7 @@ class Bench:
                 )
             choices = Choices(pipeline.reachable.levels, priors, pipeline.table)
             for target in self.experiment.targets:
-                problem = choices.problem("own", choices.dense_seconds / target)
+                problem = choices.problem("own", {"seconds": choices.dense_seconds / target})
                 levels = search(problem, lambda _: 0.0, 1, method="uniform").levels
                 removed = choices.removed(levels)
                 self._row(name, target, partial(_judged, judge, pipeline, removed, traces))
