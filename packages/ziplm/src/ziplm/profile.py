@@ -1,19 +1,71 @@
 """Stage 3, profile: what every size of every module costs, and what the rest of the model does."""
 
-from collections.abc import Callable
+import functools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
-from latency_profiler import Family, LatencyTable, profile_families
+from latency_profiler import Family, LatencyCurve, LatencyTable, profile_families
 from torch import nn
 from transformers import PreTrainedModel
 
 from ziplm.adapters import KINDS, Kind, adapter_for
 from ziplm.adapters.base import structure_copy
-from ziplm.benchmarking import Setting, random_tokens
+from ziplm.benchmarking import Setting, generation, random_tokens
 from ziplm.errors import UsageError
 from ziplm.levels import size_grid
 
-REST = "rest"
+CACHE_LENGTHS = 3  # at which a step of decoding is measured; in between, times are interpolated
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something that a module does while a model is measured.
+
+    Attributes:
+        tokens: that it takes at once.
+        past: tokens in its cache before; None: it has no cache.
+    """
+
+    tokens: int
+    past: int | None = None
+
+
+def module_steps(setting: Setting, kind: Kind) -> dict[Step, float]:
+    """All that a module of a kind does in one measurement, and how often (or for which share of it).
+
+    A forward pass is one step. A generation is one over the prompt, and one for each new token but the last,
+    which no module sees; of those, a few lengths of the cache stand for all.
+    """
+    if setting.regime != "generate":
+        return {Step(length): share for length, share in setting.shares.items()}
+    steps: Counter[Step] = Counter()
+    for length, share in setting.shares.items():
+        steps[Step(length, 0)] += share  # type: ignore[assignment]  # counters count floats, too
+    for step, share in _decoding(setting).items():
+        steps[step] += share  # type: ignore[assignment]
+    if kind == "attention":
+        return dict(steps)
+    without_cache: Counter[Step] = Counter()
+    for step, share in steps.items():
+        without_cache[Step(step.tokens)] += share
+    return dict(without_cache)
+
+
+def _decoding(setting: Setting) -> dict[Step, float]:
+    """A few steps of decoding, with weights by which their times add up to that of all, if it is linear."""
+    lengths = [prompt + made for prompt in setting.shares for made in range(setting.new_tokens - 1)]
+    shares = [share for share in setting.shares.values() for _ in range(setting.new_tokens - 1)]
+    if not lengths:
+        return {}
+    measured = sorted({round(at) for at in np.linspace(min(lengths), max(lengths), CACHE_LENGTHS)})
+    hats = np.eye(len(measured))  # 1 at one of the lengths, 0 at the others, linear in between
+    return {
+        Step(1, length): float(np.interp(lengths, measured, hat) @ shares)
+        for length, hat in zip(measured, hats, strict=True)
+    }
 
 
 def latency_table(
@@ -29,42 +81,65 @@ def latency_table(
     A module is measured with its residual connection and norms, a removed one as what is left of it. The
     fixed part is what the model takes with all modules removed, beyond what is left of those. (The dense
     model's time less that of its modules would be the difference of two large numbers, and mostly noise.)
+
+    Raises:
+        UsageError: if the setting does not go with the model (`Setting.for_models`).
     """
     adapter = adapter_for(model)
+    setting = setting.for_models([model])
     model.to(device=setting.device, dtype=setting.dtype)  # type: ignore[call-arg]
-    tokens = random_tokens([model], setting)
-    hidden = torch.randn(*tokens.shape, model.config.hidden_size, generator=torch.Generator().manual_seed(0))
-    hidden = hidden.to(device=setting.device, dtype=setting.dtype)
-    families: dict[str, Family] = {
-        kind: Family(_builder(model, kind), size_grid(kind, adapter.dense_groups(model, kind)), hidden)
+    steps = {kind: module_steps(setting, kind) for kind in KINDS}
+    families = {
+        f"{kind} {step}": family
+        for kind in KINDS
+        for step, family in _families(model, setting, kind, list(steps[kind])).items()
+    }
+    bare = _without_modules(model)
+    rest = generation(bare, setting.new_tokens) if setting.regime == "generate" else bare
+    for length in setting.shares:
+        families[f"rest {length}"] = Family(lambda _: rest, [1], random_tokens([model], setting, length))
+    with setting.kept_seed():
+        measured = profile_families(
+            families,
+            rel_error=rel_error,
+            max_seconds=max_seconds,
+            engine=setting.engine,
+            clock=setting.clock,
+            threads=setting.threads,
+            progress=progress,
+        )
+    curves: dict[str, LatencyCurve] = {
+        kind: _weighted_sum([(measured[f"{kind} {step}"], share) for step, share in steps[kind].items()])
         for kind in KINDS
     }
-    curves = profile_families(
-        {**families, REST: Family(lambda _: _without_modules(model), [1], tokens)},
-        rel_error=rel_error,
-        max_seconds=max_seconds,
-        engine=setting.engine,
-        clock=setting.clock,
-        threads=setting.threads,
-        progress=progress,
-    )
-    rest = curves.pop(REST)(1) - sum(curves[module.kind](0) for module in adapter.modules(model))
+    whole = sum(share * measured[f"rest {length}"](1) for length, share in setting.shares.items())
+    left = sum(curves[module.kind](0) for module in adapter.modules(model))
     environment = setting.environment(model.config._attn_implementation)
-    return LatencyTable(environment, max(0.0, rest), curves)
+    return LatencyTable(environment, max(0.0, whole - left), curves)
 
 
-def _without_modules(model: PreTrainedModel) -> nn.Module:
+def _weighted_sum(parts: Sequence[tuple[LatencyCurve, float]]) -> LatencyCurve:
+    """Curves over the same sizes as one; a single curve as it is, with its record."""
+    first, share = parts[0]
+    if len(parts) == 1 and share == 1:
+        return first
+    seconds = [sum(share * curve(size) for curve, share in parts) for size in first.sizes]
+    return LatencyCurve(first.sizes, tuple(seconds))
+
+
+def _without_modules(model: PreTrainedModel) -> PreTrainedModel:
     """The model with all its modules removed, sharing all else."""
     adapter = adapter_for(model)
     bare: PreTrainedModel = structure_copy(model)  # type: ignore[assignment]
     for module in adapter.modules(model):
         layer = adapter.layers(model)[module.layer]
         adapter.install(bare, module, adapter.leading(layer, module, 0))
+    adapter.number_caches(bare)
     return bare.eval()
 
 
-def _builder(model: PreTrainedModel, kind: Kind) -> Callable[[int], nn.Module]:
-    """From a number of groups to a block with that many, made of the first module that has all of them."""
+def _families(model: PreTrainedModel, setting: Setting, kind: Kind, steps: list[Step]) -> dict[Step, Family]:
+    """For each step, the module at all sizes of the grid, made of the first one that has all its groups."""
     adapter = adapter_for(model)
     dense = adapter.dense_groups(model, kind)
     module = next((m for m in adapter.modules(model) if m.kind == kind and m.groups == dense), None)
@@ -75,10 +150,25 @@ def _builder(model: PreTrainedModel, kind: Kind) -> Callable[[int], nn.Module]:
         )
     layer = adapter.layers(model)[module.layer]
 
-    def build(groups: int) -> nn.Module:
-        resized = structure_copy(layer)
+    @functools.cache  # all steps share the weights of a size
+    def resized(groups: int) -> nn.Module:
+        made = structure_copy(layer)
         for name, part in adapter.leading(layer, module, groups).items():
-            setattr(resized, name, part)
-        return adapter.block(resized, kind).eval()
+            setattr(made, name, part)
+        return made.eval()
 
-    return build
+    def hidden(tokens: int) -> torch.Tensor:
+        shape = (setting.batch_size, tokens, model.config.hidden_size)
+        random = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        return random.to(device=setting.device, dtype=setting.dtype)
+
+    def family(step: Step) -> Family:
+        past = None if step.past is None else hidden(step.past)
+        inputs = hidden(step.tokens)
+        return Family(
+            lambda groups: adapter.block(resized(groups), kind, past),
+            size_grid(kind, dense),
+            (inputs, adapter.attention_mask(model, inputs, step.past or 0)),
+        )
+
+    return {step: family(step) for step in steps}

@@ -3,12 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import torch
 from obs_structured import Trace
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from ziplm.errors import UnsupportedModel, UsageError
 from ziplm.models import zip_class
@@ -138,12 +138,35 @@ class Adapter(ABC):
         return head
 
     @final
-    def block(self, layer: nn.Module, kind: Kind) -> nn.Module:
+    def block(self, layer: nn.Module, kind: Kind, past: torch.Tensor | None = None) -> nn.Module:
         """A module of a layer with its residual and norms, by itself: hidden states to hidden states.
 
-        It is what a latency table measures. Positional argument: (batch, tokens, hidden).
+        It is what a latency table measures. Positional arguments: (batch, tokens, hidden), and what
+        `attention_mask` makes.
+
+        Args:
+            layer: with the module.
+            kind: which of its two.
+            past: (batch, past tokens, hidden), what the module has seen before: it then uses a cache, which
+                is the same at the start of each call. There may be no past tokens. None: it uses none.
         """
-        return Block(self._block, layer, kind)
+        return Block(self._block, layer, kind, past)
+
+    @final
+    def attention_mask(self, model: PreTrainedModel, hidden: torch.Tensor, past: int = 0) -> object:
+        """What the model gives its attentions to mask with, if nothing is padding; None if that is nothing.
+
+        Args:
+            model: whose settings decide.
+            hidden: (batch, tokens, hidden), what they see.
+            past: tokens that they have seen before.
+        """
+        return self._attention_mask(model, hidden, past)
+
+    @final
+    def number_caches(self, model: PreTrainedModel) -> None:
+        """Let a cache know its length, after `install` has removed attentions from a model that uses one."""
+        self._number_caches(model)
 
     @final
     def state(
@@ -300,8 +323,23 @@ class Adapter(ABC):
         """What makes logits of last hidden states."""
 
     @abstractmethod
-    def _block(self, layer: nn.Module, kind: Kind, hidden: torch.Tensor) -> torch.Tensor:
+    def _block(
+        self,
+        layer: nn.Module,
+        kind: Kind,
+        hidden: torch.Tensor,
+        mask: object = None,
+        cache: DynamicCache | None = None,
+    ) -> torch.Tensor:
         """The stream after a module, given the stream before it."""
+
+    def _attention_mask(self, model: PreTrainedModel, hidden: torch.Tensor, past: int) -> object:
+        """None where all tokens see each other."""
+        return None
+
+    def _number_caches(self, model: PreTrainedModel) -> None:
+        """Nothing to do where there is no cache."""
+        return
 
     @abstractmethod
     def _parts(self, kind: Kind) -> tuple[str, ...]:
@@ -322,14 +360,30 @@ class Block(nn.Module):
     """One module of a layer as a module of torch, for engines that want one."""
 
     def __init__(
-        self, run: Callable[[nn.Module, Kind, torch.Tensor], torch.Tensor], layer: nn.Module, kind: Kind
+        self,
+        run: Callable[..., torch.Tensor],
+        layer: nn.Module,
+        kind: Kind,
+        past: torch.Tensor | None = None,
     ) -> None:
         super().__init__()
         self.run, self.layer, self.kind = run, layer, kind
+        self.cache = None if past is None else DynamicCache()
+        if past is not None and past.shape[1]:
+            with torch.inference_mode():
+                run(layer, kind, past, cache=self.cache)
+        held: list[Any] = [] if self.cache is None else self.cache.layers
+        self._held = [(place, place.keys, place.values) for place in held]
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor, mask: object = None) -> torch.Tensor:
         """(batch, tokens, hidden) -> (batch, tokens, hidden)."""
-        return self.run(self.layer, self.kind, hidden)
+        if self.cache is not None:
+            # Keys are added by making longer tensors; those that were held before are still as they were. To
+            # put them back takes a microsecond, and the clock is running.
+            del self.cache.layers[len(self._held) :]
+            for place, keys, values in self._held:
+                place.keys, place.values = keys, values
+        return self.run(self.layer, self.kind, hidden, mask, self.cache)
 
 
 def structure_copy(module: nn.Module) -> nn.Module:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from ziplm.adapters.base import Adapter, Columns, Kind, StreamPoint
 from ziplm.models.modeling_zip_bert import resize_attention, resize_ffn
@@ -51,9 +51,16 @@ class BertAdapter(Adapter):
     def _language_head(self, model: PreTrainedModel) -> nn.Module | None:
         return getattr(model, "cls", None) if hasattr(getattr(model, "cls", None), "predictions") else None
 
-    def _block(self, layer: Any, kind: Kind, hidden: torch.Tensor) -> torch.Tensor:
+    def _block(
+        self,
+        layer: Any,
+        kind: Kind,
+        hidden: torch.Tensor,
+        mask: Any = None,
+        cache: DynamicCache | None = None,
+    ) -> torch.Tensor:
         if kind == "attention":
-            return layer.attention(hidden)[0]
+            return layer.attention(hidden, mask)[0]
         return layer.output(layer.intermediate(hidden), hidden)
 
     def _parts(self, kind: Kind) -> tuple[str, ...]:

@@ -5,10 +5,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
+from transformers.masking_utils import create_causal_mask
 
 from ziplm.adapters.base import Adapter, Columns, Kind, StreamPoint
-from ziplm.models.modeling_zip_gpt2 import resize_attention, resize_ffn
+from ziplm.models.modeling_zip_gpt2 import number_caches, resize_attention, resize_ffn
 
 
 class GPT2Adapter(Adapter):
@@ -51,10 +52,27 @@ class GPT2Adapter(Adapter):
     def _language_head(self, model: PreTrainedModel) -> nn.Module | None:
         return getattr(model, "lm_head", None)
 
-    def _block(self, layer: Any, kind: Kind, hidden: torch.Tensor) -> torch.Tensor:
+    def _block(
+        self,
+        layer: Any,
+        kind: Kind,
+        hidden: torch.Tensor,
+        mask: Any = None,
+        cache: DynamicCache | None = None,
+    ) -> torch.Tensor:
         if kind == "attention":
-            return hidden + layer.attn(layer.ln_1(hidden))[0]
+            return hidden + layer.attn(layer.ln_1(hidden), past_key_values=cache, attention_mask=mask)[0]
         return hidden + layer.mlp(layer.ln_2(hidden))
+
+    def _attention_mask(self, model: PreTrainedModel, hidden: torch.Tensor, past: int) -> object:
+        cache = DynamicCache()
+        if past:
+            keys = hidden.new_zeros(len(hidden), 1, past, 1)  # the mask depends on their number only
+            cache.update(keys, keys, 0)
+        return create_causal_mask(model.config, hidden, None, cache)
+
+    def _number_caches(self, model: Any) -> None:
+        number_caches(model.base_model.h)
 
     def _parts(self, kind: Kind) -> tuple[str, ...]:
         return ("ln_1", "attn") if kind == "attention" else ("ln_2", "mlp")

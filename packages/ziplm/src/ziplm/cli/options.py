@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
+from ziplm.benchmarking import REGIMES, Setting
 from ziplm.config import DTYPES, Config
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -42,6 +43,15 @@ def given(context: click.Context) -> dict[str, Any]:
     }
 
 
+def setting_of(
+    batch_size: int | None, dtype: str, prompt_length: tuple[int, ...], **environment: Any
+) -> Setting:
+    """What `environment_options` ask for, but for --attention, which is up to the model."""
+    return Setting(
+        batch_size=batch_size or 0, dtype=DTYPES[dtype], prompt_lengths=prompt_length, **environment
+    )
+
+
 data_options = options(
     option("--train-file", metavar="FILE", help="Examples to calibrate on: csv, tsv, json, parquet or text."),
     option("--validation-file", metavar="FILE", help="Examples to evaluate on."),
@@ -54,12 +64,50 @@ data_options = options(
 )
 
 environment_options = options(
-    option("--batch-size", type=click.IntRange(min=1), help="Of the inputs that are measured."),
-    option("--sequence-length", type=click.IntRange(min=1), help="Of the inputs that are measured."),
+    option(
+        "--regime",
+        type=click.Choice(REGIMES),
+        help="What is timed: a batch, single inputs of several lengths, or text being generated.",
+    ),
+    option(
+        "--batch-size",
+        type=click.IntRange(min=1),
+        default=None,
+        show_default=False,
+        help="Of the inputs that are measured.  [default: 8; latency and generate 1]",
+    ),
+    option("--sequence-length", type=click.IntRange(min=1), help="Of the inputs, for throughput."),
+    option(
+        "--prompt-length",
+        multiple=True,
+        type=click.IntRange(min=1),
+        help="Of the inputs, for latency and generate; repeatable.  [default: 16, 64, 128 as they fit]",
+    ),
+    option("--new-tokens", type=click.IntRange(min=1), help="For generate."),
     option("--threads", type=click.IntRange(min=1), help="Of torch while measuring.  [default: torch's]"),
     option("--device", help="Such as cpu or cuda:0."),
     option("--dtype", type=click.Choice(list(DTYPES)), help="Of the models that are measured."),
     option("--engine", type=click.Choice(["eager", "compile"]), help="What runs the models."),
     option("--attention", type=click.Choice(["eager", "sdpa", "flash_attention_2"]), help="Implementation."),
     option("--clock", type=click.Choice(["wall", "cpu"]), help="cpu on machines with other load."),
+)
+
+training_options = options(
+    option("--mode", type=click.Choice(["oneshot", "gradual"]), help="gradual: fine-tune after each target."),
+    option("--preset", help="Hyper-parameters of the paper; see `ziplm presets`."),
+    option("--dense-epochs", type=float, help="Fine-tune the dense model first."),
+    option("--dense-steps", type=int, help="The same in steps."),
+    option("--epochs-per-step", type=float, help="Of fine-tuning after each target."),
+    option("--steps-per-target", type=int, help="The same in steps."),
+    option("--learning-rate", type=float, help="Decays from this in each step."),
+    option("--train-batch-size", type=click.IntRange(min=1), help="Of fine-tuning."),
+    option("--gradient-accumulation", type=click.IntRange(min=1), help="Passes to an optimizer step."),
+    option("--weight-decay", type=float, help="Of fine-tuning."),
+    option("--dropout/--no-dropout", help="While fine-tuning."),
+    option("--precision", type=click.Choice(["float32", "bf16", "fp16"]), help="Of fine-tuning on a GPU."),
+    option("--task-weight", type=float, help="λ1, of the task's own loss."),
+    option("--logit-weight", type=float, help="λ2, of the distillation of outputs."),
+    option("--token-weight", type=float, help="λ3, of the distillation of hidden states."),
+    option("--temperature", type=float, help="Of the distillation of outputs."),
+    option("--report-to", multiple=True, help="Trackers by the names of transformers."),
 )

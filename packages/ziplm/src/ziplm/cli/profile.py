@@ -7,10 +7,8 @@ import click
 from rich.console import Console
 
 from ziplm.adapters import adapter_for
-from ziplm.benchmarking import Setting
 from ziplm.checkpoint import load
-from ziplm.cli.options import environment_options, option
-from ziplm.config import DTYPES
+from ziplm.cli.options import environment_options, option, setting_of
 from ziplm.profile import latency_table
 from ziplm.progress import Bars
 
@@ -21,14 +19,14 @@ from ziplm.progress import Bars
 @environment_options
 @option("--profile-seconds", type=float, help="Longest time to measure.")
 def profile(
-    model: str, output: Path, profile_seconds: float, attention: str | None, dtype: str, **environment: Any
+    model: str, output: Path, profile_seconds: float, attention: str | None, **environment: Any
 ) -> None:
     """Measure what every size of MODEL's modules costs on this machine.
 
     Give the file to `ziplm compress --latency-table` on a machine that is better for pruning, or look at it
     with `latency-profiler show` and `latency-profiler plot`.
     """
-    setting = Setting(dtype=DTYPES[dtype], **environment)
+    setting = setting_of(**environment)
     setting.environment(attention)
     loaded = load(model, **({"attn_implementation": attention} if attention else {}))
     adapter_for(loaded)
