@@ -1,34 +1,16 @@
 """`compress`: a model and its targets in, a family of smaller models out."""
 
-import platform
-import shlex
-import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-import transformers
-from transformers import PreTrainedModel
-
-from ziplm.checkpoint import save
 from ziplm.config import Config
-from ziplm.files import read_json, write_json
-from ziplm.fit import Measured, fit_levels, measure
-from ziplm.inspection import size_on_disk
+from ziplm.gradual import compress_gradually
+from ziplm.member import Member, check_reachable
 from ziplm.pipeline import Pipeline
 from ziplm.progress import Bars, Reporter, Silent
-from ziplm.recover import speedup_that_recovers
-from ziplm.refit import refit
 from ziplm.run import open_run
-from ziplm.search import Found, find_levels, prior_names_for
-from ziplm.shrink import shrink
-from ziplm.targets import Target, targets_of
-
-REFIT_SAMPLES = 1024
-RECOVERIES, STEP_BACK = 4, 0.9  # tries to keep a share of the metric, each slower than the last
+from ziplm.targets import targets_of
 
 
 @dataclass(frozen=True)
@@ -80,186 +62,14 @@ def compress(
     with open_run(config) as run:
         pipeline = Pipeline(config, run, reporter)
         todo = [target for target in targets if not run.is_done(target.name)]
-        if todo:
-            _check_reachable(pipeline, todo)
-        for target in todo:
-            reporter.note(f"target {target.name}")
-            _Member(pipeline, target).make()
+        if config.mode == "gradual":
+            compress_gradually(pipeline, targets)
+        elif todo:
+            check_reachable(pipeline, todo)
+            for target in todo:
+                reporter.note(f"target {target.name}")
+                Member(pipeline, target).make()
         return [
             Compressed(target.name, run.result_folder(target.name), run.metrics(target.name))
             for target in targets
         ]
-
-
-def _check_reachable(pipeline: Pipeline, targets: list[Target]) -> None:
-    """Fail before the long work: data, times and all targets are looked at first."""
-    pipeline.parts  # noqa: B018
-    quick = pipeline.reachable
-    for target in targets:
-        if target.kind != "recover":
-            quick.require_reachable(target.budgets(quick), f"target {target.name}")
-
-
-class _Member:
-    """One member of the family, from the search to its checkpoint."""
-
-    def __init__(self, pipeline: Pipeline, target: Target) -> None:
-        self.pipeline, self.target = pipeline, target
-        self.config, self.run, self.reporter = pipeline.config, pipeline.run, pipeline.reporter
-        self.state = self.run.target_state(target.name)
-        self.predicted_only = self.config.latency_table is not None
-
-    def make(self) -> None:
-        """All stages of a target."""
-        if self.target.kind != "recover":
-            self._save(*self._build(self.target))
-            return
-        share, limits = self.target.value, self.target.limits
-        chosen = self._kept("recover.json", lambda: speedup_that_recovers(self.pipeline, share, limits))
-        speedup = chosen["speedup"]
-        for attempt in range(RECOVERIES):
-            self.state = self.run.target_state(self.target.name) / f"attempt{attempt}"
-            small, report = self._build(Target("speedup", speedup, limits))
-            if self.pipeline.as_good_as(report["metric"]["compressed"], chosen["wanted"]):
-                break
-            speedup = max(1.01, STEP_BACK * speedup)
-        self._save(small, report)
-
-    def _build(self, target: Target) -> tuple[PreTrainedModel, dict[str, Any]]:
-        """The model for a speed or a size, and what there is to say of it."""
-        pipeline = self.pipeline
-        budgets = target.budgets(pipeline.choices)
-        found = Found.from_dict(self._kept("found.json", lambda: self._search(budgets).to_dict()))
-        fitted = self._kept("fitted.json", lambda: self._fit(found, budgets, target.kind == "latency"))
-        removed = pipeline.choices.removed(fitted["levels"])
-        traces = [pipeline.traces.get(m.module.name) for m in pipeline.choices.levels]
-        small, refitted = self._refit(shrink(pipeline.model, removed, traces))
-        metrics = pipeline.evaluate(small, f"evaluate {self.target.name}")
-        return small, self._report(small, found, fitted, refitted, metrics)
-
-    def _save(self, small: PreTrainedModel, report: dict[str, Any]) -> None:
-        """The checkpoint with its report, whole or not at all."""
-
-        def add_report(folder: Path) -> None:
-            self.pipeline.task.copy_extras(Path(self.config.model), folder)
-            write_json(folder / "metrics.json", {**report, "bytes_on_disk": size_on_disk(folder)})
-
-        save(small, self.run.result_folder(self.target.name), self.pipeline.tokenizer, also=add_report)
-
-    def _kept(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """A result from its file, or made and saved."""
-        path = self.state / name
-        if not path.exists():
-            write_json(path, make())
-        kept: dict[str, Any] = read_json(path)
-        return kept
-
-    def _search(self, budgets: dict[str, float]) -> Found:
-        pipeline, config = self.pipeline, self.config
-        names = [config.prior] if config.prior != "auto" else prior_names_for(pipeline.priors)
-        self.state.mkdir(parents=True, exist_ok=True)
-        with self.run.timed("search"), self.reporter.stage("search") as advance:
-            return find_levels(
-                pipeline.choices,
-                budgets,
-                names,
-                pipeline.search_loss,
-                pipeline.judge_loss,
-                method=config.search,
-                evaluations=config.evaluations,
-                seed=config.seed,
-                checkpoint=self.state / "search.json",
-                progress=lambda done, best: advance(done, config.evaluations),
-            )
-
-    def _measure(self, small: PreTrainedModel, description: str) -> Measured:
-        with self.run.timed("measure"), self.reporter.stage(description) as advance:
-            return measure(
-                self.pipeline.model,
-                small,
-                self.config.setting,
-                max_seconds=self.config.measure_seconds,
-                progress=lambda rounds, used: advance(used, 1.0),
-            )
-
-    def _fit(self, found: Found, budgets: dict[str, float], absolute: bool) -> dict[str, Any]:
-        if self.predicted_only:
-            return {"levels": list(found.levels), "rounds": [], "measured": None}
-        levels, rounds, fresh = fit_levels(
-            self.pipeline.model,
-            self.pipeline.traces,
-            self.pipeline.choices,
-            found.levels,
-            found.prior,
-            budgets,
-            lambda small: self._measure(small, "fit: measure"),
-            absolute=absolute,
-        )
-        return {"levels": list(levels), "rounds": rounds, "measured": asdict(fresh)}
-
-    def _refit(self, small: PreTrainedModel) -> tuple[PreTrainedModel, dict[str, Any] | None]:
-        """The refitted model if it is closer to the dense one on samples that it was not fitted to."""
-        pipeline = self.pipeline
-        if not self.config.refit:
-            return small, None
-        with self.run.timed("refit"), self.reporter.stage("refit") as advance:
-            features = pipeline.parts[0]
-            weights = {module.name: pipeline.token_weights(module)[0] for module in pipeline.modules}
-            fitted = refit(
-                pipeline.model,
-                small,
-                pipeline.task,
-                features,
-                weights,
-                most_samples=REFIT_SAMPLES,
-                batch_size=self.config.calibration_batch_size,
-                progress=advance,
-            )
-            before, after = pipeline.divergence(small), pipeline.divergence(fitted)
-        kept = after < before
-        return (fitted if kept else small), {"before": before, "after": after, "kept": kept}
-
-    def _report(
-        self,
-        small: PreTrainedModel,
-        found: Found,
-        fitted: dict[str, Any],
-        refitted: dict[str, Any] | None,
-        metrics: dict[str, dict[str, float]],
-    ) -> dict[str, Any]:
-        pipeline = self.pipeline
-        dense, choices = pipeline.dense_metrics, pipeline.choices
-        sizes = choices.sizes(fitted["levels"])
-        predicted = choices.table.predict(sizes)
-        own, best = pipeline.main_metric(metrics), pipeline.main_metric(dense)
-        return {
-            "target": {"name": self.target.name, "kind": self.target.kind, "value": self.target.value},
-            "measured": fitted["measured"],
-            "predicted": {"seconds": predicted, "speedup": choices.dense_seconds / predicted},
-            "metric": {"name": pipeline.task.metric, "dense": best, "compressed": own},
-            "metrics": {"dense": dense, "compressed": metrics},
-            "divergence": pipeline.divergence(small),
-            "sizes": sizes,
-            "dense_sizes": {kind: pipeline.adapter.dense_groups(pipeline.model, kind) for kind in sizes},  # type: ignore[arg-type]
-            "parameters": _parameters(pipeline, small),
-            "dense_parameters": _parameters(pipeline, pipeline.model),
-            "search": found.to_dict(),
-            "fit": fitted["rounds"],
-            "refit": refitted,
-            "environment": choices.table.environment.to_dict(),
-            "versions": {
-                "ziplm": version("ziplm"),
-                "torch": torch.__version__,
-                "transformers": transformers.__version__,
-                "python": platform.python_version(),
-            },
-            "seed": self.config.seed,
-            "command": shlex.join(["ziplm", *sys.argv[1:]]),
-            "seconds": self.run.seconds,
-        }
-
-
-def _parameters(pipeline: Pipeline, model: PreTrainedModel) -> dict[str, int]:
-    """How many parameters a model has, and how many of them are in its layers."""
-    layers = sum(p.numel() for layer in pipeline.adapter.layers(model) for p in layer.parameters())
-    return {"all": sum(p.numel() for p in model.parameters()), "layers": layers}

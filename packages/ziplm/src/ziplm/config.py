@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +13,7 @@ import torch
 from ziplm.benchmarking import Setting
 from ziplm.errors import UsageError, one_line
 from ziplm.files import written_whole
+from ziplm.presets import find_preset
 from ziplm.tasks.base import Source
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -85,6 +87,23 @@ class Config:
         calibration_batch_size: samples at a time while calibrating and evaluating.
         memory_gb: how much memory Hessians may take at once; more passes are made if it is less than needed.
         seed: of everything that is random.
+        mode: oneshot, or gradual: each target starts from the one before, and is fine-tuned.
+        preset: hyper-parameters of a run of the paper, where nothing else is said; see `ziplm presets`.
+        dense_epochs: of fine-tuning the dense model first; it becomes the teacher.
+        dense_steps: the same in optimizer steps; -1 to go by epochs.
+        epochs_per_step: of fine-tuning after each target.
+        steps_per_target: the same in optimizer steps; -1 to go by epochs.
+        learning_rate: from which it decays in each step.
+        train_batch_size: of fine-tuning.
+        gradient_accumulation: forward passes to an optimizer step.
+        weight_decay: of fine-tuning.
+        dropout: whether fine-tuning has any.
+        precision: of fine-tuning on a GPU.
+        task_weight: λ1, of the task's own loss.
+        logit_weight: λ2, of the distillation of outputs.
+        token_weight: λ3, of the distillation of hidden states, token by token.
+        temperature: of the distillation of outputs.
+        report_to: trackers by the names of transformers.
     """
 
     model: str
@@ -134,14 +153,31 @@ class Config:
     calibration_batch_size: int = 32
     memory_gb: float = 2.0
     seed: int = 0
+    mode: Literal["oneshot", "gradual"] = "oneshot"
+    preset: str | None = None
+    dense_epochs: float = 0.0
+    dense_steps: int = -1
+    epochs_per_step: float = 8.0
+    steps_per_target: int = -1
+    learning_rate: float = 8e-5
+    train_batch_size: int = 32
+    gradient_accumulation: int = 1
+    weight_decay: float = 0.03
+    dropout: bool = True
+    precision: Literal["float32", "bf16", "fp16"] = "float32"
+    task_weight: float = 0.0
+    logit_weight: float = 1.0
+    token_weight: float = 0.5
+    temperature: float = 1.0
+    report_to: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in (*TARGETS, "text_column", "prompt_length"):
+        for name in (*TARGETS, "text_column", "prompt_length", "report_to"):
             object.__setattr__(self, name, _as_tuple(getattr(self, name)))
         if self.method == "ziplm":
-            for name, value in PAPER.items():
-                if getattr(self, name) == _default(name):
-                    object.__setattr__(self, name, value)
+            self._fill(PAPER)
+        if self.preset is not None:
+            self._fill(find_preset(self.preset).as_options())
         for value in self.speedup:
             _require(value > 1, f"a speedup of {value:g}", "ask for more than 1")
         for value in self.latency_ms:
@@ -164,6 +200,12 @@ class Config:
         for name, known in (("prior", PRIORS), ("selection", SELECTIONS), ("search", SEARCHES)):
             value = getattr(self, name)
             _require(value in known, f"{name} is {value!r}", f"use one of {', '.join(known)}")
+
+    def _fill(self, options: Mapping[str, Any]) -> None:
+        """Set what nothing was said of."""
+        for name, value in options.items():
+            if getattr(self, name) == _default(name):
+                object.__setattr__(self, name, value)
 
     @property
     def setting(self) -> Setting:

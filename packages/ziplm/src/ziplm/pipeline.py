@@ -29,10 +29,33 @@ FEWEST = 8  # samples that each part of the calibration data must have
 
 
 class Pipeline:
-    """What all targets of a run share."""
+    """What all targets of a run share.
 
-    def __init__(self, config: Config, run: Run, reporter: Reporter) -> None:
-        self.config, self.run, self.reporter = config, run, reporter
+    Args:
+        config: what was asked.
+        run: where results are kept.
+        reporter: told of the stages.
+        before: the pipeline of the dense model, where one that was compressed before is pruned further; its
+            data, latency table and metrics hold for both.
+        model: the model to prune; None for the one of the config.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        run: Run,
+        reporter: Reporter,
+        before: "Pipeline | None" = None,
+        model: PreTrainedModel | None = None,
+    ) -> None:
+        self.config, self.run, self.reporter, self.before = config, run, reporter, before
+        if model is not None:
+            self.model = model
+
+    @property
+    def dense(self) -> PreTrainedModel:
+        """What speedups refer to."""
+        return self.model if self.before is None else self.before.dense
 
     @cached_property
     def task(self) -> Task:
@@ -67,6 +90,8 @@ class Pipeline:
     @cached_property
     def splits(self) -> Splits:
         """Tokenised data."""
+        if self.before is not None:
+            return self.before.splits
         limit = self.model.config.max_position_embeddings
         length = min(self.config.max_length or self.config.sequence_length, limit)
         with self.reporter.stage("reading data"):
@@ -92,6 +117,8 @@ class Pipeline:
     @cached_property
     def table(self) -> LatencyTable:
         """Stage 3: the latency table, given or measured."""
+        if self.before is not None:
+            return self.before.table
         file = self.run.latency_file
         if not file.exists():
             given = self.config.latency_table
@@ -294,6 +321,8 @@ class Pipeline:
     @cached_property
     def dense_metrics(self) -> dict[str, dict[str, float]]:
         """Metrics of the dense model."""
+        if self.before is not None:
+            return self.before.dense_metrics
         if not self.run.dense_file.exists():
             write_json(self.run.dense_file, self.evaluate(self.model, "evaluate dense"))
         metrics: dict[str, dict[str, float]] = read_json(self.run.dense_file)

@@ -8,6 +8,7 @@ for Reproducibility" (https://arxiv.org/abs/2302.04089). What it does not name s
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from token_distill import DistillationLoss
 
@@ -36,6 +37,28 @@ class Preset:
     loss: DistillationLoss
     max_length: int
     calibration_samples: int
+
+    def as_options(self) -> dict[str, Any]:
+        """By the names of `Config`."""
+        between, loss = self.between, self.loss
+        return {
+            "mode": "gradual",
+            "speedup": self.targets,
+            "dense_epochs": self.before.epochs,
+            "dense_steps": self.before.max_steps,
+            "epochs_per_step": between.epochs,
+            "learning_rate": between.learning_rate,
+            "train_batch_size": between.batch_size,
+            "gradient_accumulation": between.gradient_accumulation,
+            "weight_decay": between.weight_decay,
+            "dropout": between.dropout,
+            "task_weight": loss.task,
+            "logit_weight": loss.logit,
+            "token_weight": loss.token,
+            "temperature": loss.temperature,
+            "max_length": self.max_length,
+            "calibration_samples": self.calibration_samples,
+        }
 
 
 def _bert(

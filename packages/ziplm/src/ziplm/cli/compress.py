@@ -6,7 +6,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from ziplm.cli.options import data_options, environment_options, given, option
+from ziplm.cli.options import data_options, environment_options, given, option, training_options
 from ziplm.compress import compress as run_compress
 from ziplm.config import PRIORS, SEARCHES, SELECTIONS, Config, read_options
 from ziplm.plan import plan
@@ -59,6 +59,7 @@ Examples:
 @option("--profile-seconds", type=float, help="Longest time of the latency table.")
 @option("--calibration-batch-size", type=click.IntRange(min=1), help="Samples at a time.")
 @option("--memory-gb", type=float, help="For Hessians; with less, more passes are made.")
+@training_options
 @option("--seed", type=int, help="Of everything that is random.")
 @click.pass_context
 def compress(context: click.Context, /, config_file: Path | None, dry_run: bool, **_: Any) -> None:
