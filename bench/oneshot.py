@@ -25,6 +25,7 @@ from transformers import PreTrainedModel
 from ziplm.calibrate import gather_inputs
 from ziplm.config import Config
 from ziplm.files import read_json, write_json
+from ziplm.heads import Classification
 from ziplm.pipeline import Pipeline
 from ziplm.profile import latency_table
 from ziplm.progress import Bars
@@ -191,23 +192,29 @@ class Judge:
             if few and name != list(self.splits)[-1]:
                 continue
             chosen = [features[i] for i in range(min(FEW, len(features)))] if few else features
+            found[f"{name} kl"], accuracy = self.divergence(model, chosen)
             if not few:
-                found[f"{name} metric"] = self.task.evaluate(model, chosen, 64)[self.task.metric]
-            found[f"{name} kl"] = self.divergence(model, chosen)
+                known = self.task.metric == "accuracy"
+                metric = accuracy if known else self.task.evaluate(model, chosen, 64)[self.task.metric]
+                found[f"{name} metric"] = metric
         return found
 
     @torch.inference_mode()
-    def divergence(self, model: PreTrainedModel, features: Sequence[Features]) -> float:
-        """Mean divergence from the dense model."""
+    def divergence(self, model: PreTrainedModel, features: Sequence[Features]) -> tuple[float, float]:
+        """Mean divergence from the dense model; of classifiers also the accuracy, from the same pass."""
+        right = 0
         head, total, samples = self.task.head, 0.0, 0
         key = str(len(features))
         known = self.reference.setdefault(key, [])
         for number, (_, batch) in enumerate(self.task.batches(features, 64)):
             if number == len(known):
                 known.append(head.outputs(self.pipeline.model, batch))
-            part = head.divergence(model, head.outputs(model, batch), known[number], batch)
+            outputs = head.outputs(model, batch)
+            part = head.divergence(model, outputs, known[number], batch)
             total, samples = total + part.total, samples + part.samples
-        return total / samples
+            if isinstance(head, Classification):
+                right += int((outputs.argmax(-1) == batch["labels"]).sum())
+        return total / samples, right / samples
 
 
 def _judged(
