@@ -29,7 +29,7 @@ class _Enough(Exception):
     """The layer has run; what follows is not needed."""
 
 
-@torch.inference_mode()
+@torch.no_grad()  # and not inference mode, in which the copy could never be trained
 def refit(
     dense: PreTrainedModel,
     small: PreTrainedModel,
@@ -171,34 +171,39 @@ class _Sums:
         self._given, self._goal = torch.zeros(columns, **make), torch.zeros(rows, **make)  # type: ignore[call-overload]
         self._square = torch.zeros(columns, columns, **make)  # type: ignore[call-overload]
         self._cross = torch.zeros(rows, columns, **make)  # type: ignore[call-overload]
+        self._origin: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def add(self, given: torch.Tensor | None, goal: torch.Tensor, weights: torch.Tensor | None) -> None:
         """Take in inputs (tokens, columns) and what the module should say to them (tokens, rows)."""
-        w = torch.ones(len(goal), device=goal.device) if weights is None else weights.to(goal.dtype)
+        if self._weight is None or given is None:
+            given = goal.new_zeros(len(goal), 0)
+        if self._origin is None:
+            # Products are of the models' precision: from near the mean, a large one takes no digits away.
+            self._origin = given.mean(0), goal.mean(0)
+        given, goal = given - self._origin[0], goal - self._origin[1]
+        w = goal.new_ones(len(goal)) if weights is None else weights.to(goal.dtype)
+        weighted = given * w[:, None]
         self._total += float(w.double().sum())
         self._goal += (w @ goal).double()
-        if self._weight is None or given is None:
-            return
-        weighted = given * w[:, None]
         self._given += weighted.sum(0, dtype=torch.float64)
         self._square += (weighted.mT @ given).double()
         self._cross += (goal.mT @ weighted).double()
 
     def solve(self, damping: float) -> None:
         """Put the solution into the model."""
-        goal = self._goal / self._total
+        assert self._origin is not None
+        given, goal = self._given / self._total, self._goal / self._total
+        square = self._square / self._total - given.outer(given)
+        cross = self._cross / self._total - goal.outer(given)
+        given, goal = given + self._origin[0], goal + self._origin[1]
         if self._weight is None:
             self._bias.copy_(goal)
             return
-        given = self._given / self._total
-        square = self._square / self._total - given.outer(given)
-        cross = self._cross / self._total - goal.outer(given)
         weight = self._weight.double()
         size = float(square.diagonal().mean())
-        if size <= 0:
-            return
-        square.diagonal().add_(damping * size)
-        residual = cross + damping * size * weight  # normal equations with the pull towards Ŵ
-        solved = torch.cholesky_solve(residual.mT, torch.linalg.cholesky(square)).mT
-        self._weight.copy_(solved)
-        self._bias.copy_(goal - solved @ given)
+        if size > 1e-10 * float(given.square().mean()):  # inputs that never change have nothing to solve from
+            square.diagonal().add_(damping * size)
+            residual = cross + damping * size * weight  # normal equations with the pull towards Ŵ
+            weight = torch.cholesky_solve(residual.mT, torch.linalg.cholesky(square)).mT
+            self._weight.copy_(weight)
+        self._bias.copy_(goal - weight @ given)
