@@ -135,3 +135,18 @@ def test_the_demo_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     result = invoke("demo", "-o", tmp_path)
     assert result.exit_code == 2
     assert 'pip install "ziplm[demo]"' in result.stderr
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_plot_draws_all_figures(run: Path, tmp_path: Path, suffix: str) -> None:
+    result = invoke("plot", run, "-o", tmp_path, "--format", suffix)
+    assert result.exit_code == 0, result.output
+    drawn = {path.name for path in tmp_path.iterdir()}
+    assert drawn == {f"{name}.{suffix}" for name in ("metric", "speedup", "sizes", "latency", "search")}
+    assert all(path.stat().st_size > 5000 for path in tmp_path.iterdir())
+
+
+def test_plot_needs_a_finished_target(tmp_path: Path) -> None:
+    result = invoke("plot", tmp_path)
+    assert result.exit_code == 5
+    assert "no finished target" in result.stderr

@@ -13,6 +13,7 @@ from ziplm.cli.compress import compress
 from ziplm.cli.demo import demo
 from ziplm.cli.evaluate import evaluate
 from ziplm.cli.inspect import inspect
+from ziplm.cli.plot import plot
 from ziplm.cli.presets import presets
 from ziplm.cli.profile import profile
 from ziplm.cli.status import status
@@ -65,5 +66,5 @@ def main() -> None:
     """Make a fine-tuned BERT or GPT2 faster by a stated factor on a stated machine."""
 
 
-for command in (compress, evaluate, profile, status, benchmark, inspect, presets, demo):
+for command in (compress, evaluate, profile, status, plot, benchmark, inspect, presets, demo):
     main.add_command(command)
