@@ -132,6 +132,20 @@ def test_f1_and_matthews_by_hand(tmp_path: Path) -> None:
         assert next(iter(found)) == task.metric
 
 
+def test_numbers_that_do_not_vary_correlate_with_nothing(tmp_path: Path) -> None:
+    rows = [{"sentence1": text, "sentence2": "x", "score": score} for score, text in enumerate("abc")]
+    task = make_task("stsb")
+    for noise in (0.0, 1e-9):  # no more than rounding
+
+        def answer(ids: torch.Tensor, noise: float = noise) -> dict[str, torch.Tensor]:
+            return {"logits": 3.0 + noise * ids[:, 1:2].double()}
+
+        model = KnownModel(answer, num_labels=1)
+        path = Path(write_rows(tmp_path / "d.tsv", rows))
+        found = task.evaluate(model, splits_of(task, model, path).evaluation["validation"])
+        assert found == {"spearman": 0.0, "pearson": 0.0}
+
+
 @pytest.mark.parametrize("name", ["cola", "mrpc"])
 def test_a_model_that_always_says_the_same_scores_0(tmp_path: Path, name: str) -> None:
     rows = [{"sentence1": "a", "sentence2": "x", "sentence": "a", "label": y} for y in (0, 1)]

@@ -20,7 +20,7 @@ from ziplm_models import POSITIONS, VOCABULARY, tiny_model
 from ziplm_text import CLS, MASK, SEP, bare_tokenizer, byte_tokenizer, letter_tokenizer, write_rows
 
 TEXT = "the quick brown fox jumps over the lazy dog.\n\nand again, the dog.\n" * 3
-BYTES = byte_tokenizer(TEXT)
+BYTES = byte_tokenizer(TEXT + " a b ab ba\n\n\n" * 20)  # learns " a" and "\n\n" as tokens
 
 
 def write(tmp_path: Path, text: str) -> Source:
