@@ -134,10 +134,12 @@ class Choices:
         """Raise UnreachableTarget with what can be reached at most."""
         seconds = budgets.get(SECONDS, math.inf)
         if seconds < self.smallest_seconds:
-            most, fixed = self.dense_seconds / self.smallest_seconds, self.table.fixed / self.dense_seconds
+            fixed = self.table.fixed / self.dense_seconds
+            most = math.floor(100 * self.dense_seconds / self.smallest_seconds) / 100
             raise UnreachableTarget(
-                f"{asked} cannot be reached: with everything removed the model is {most:.2f}x as fast",
-                f"{fixed:.0%} of its time is outside of what can be pruned: ask for less than {most:.1f}x",
+                f"{asked} cannot be reached: with everything removed the model is {most:.2f}x as fast "
+                f"({self.smallest_seconds * 1e3:.3g} ms)",
+                f"{fixed:.0%} of its time is outside of what can be pruned: ask for at most {most:.2f}x",
             )
         if seconds > self.dense_seconds * (1 + 1e-9) and math.isfinite(seconds):
             raise UsageError(f"{asked} is slower than the dense model", "ask for a speedup above 1")
@@ -225,6 +227,7 @@ def find_levels(
         )
         if result.interrupted:
             raise KeyboardInterrupt
+        known.update({own.levels: own.loss for own in result.history})  # some are from before a kill
         searched_loss = judge(choices.removed(result.levels))
         # The other methods are there to be compared with: what they find stands.
         if searched_loss < start_loss or method != "direct":
