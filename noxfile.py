@@ -9,7 +9,7 @@ import nox
 ROOT = Path(__file__).parent
 LEAVES = ["obs-structured", "latency-profiler", "spdy-search", "token-distill"]
 PACKAGES = [*LEAVES, "ziplm"]
-EXTRAS = {"latency-profiler": "[plot]"}
+EXTRAS = {"latency-profiler": "[plot]", "ziplm": "[plot]"}
 GROUPS = nox.project.load_toml("pyproject.toml")
 
 # pip, not uv: the tested torch is the build that pip finds under constraints.txt.
@@ -18,6 +18,8 @@ nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_external_run = True
 
 # Two threads beside other load can be many times slower than one; everything here is run on one.
+# Two processes share the tests out; each test is alone in its own.
+TWO_WORKERS = ["--numprocesses", "2", "--dist", "loadscope"]
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -36,7 +38,7 @@ def editable(*packages: str) -> list[str]:
 def tests(session: nox.Session) -> None:
     """Run all tests and every README example, in one environment."""
     install(session, *editable(*PACKAGES), group="test")
-    session.run("pytest", *session.posargs, env=ONE_THREAD)
+    session.run("pytest", *TWO_WORKERS, *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
