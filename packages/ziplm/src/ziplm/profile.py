@@ -1,7 +1,6 @@
 """Stage 3, profile: what every size of every module costs, and what the rest of the model does."""
 
 import functools
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -41,17 +40,13 @@ def module_steps(setting: Setting, kind: Kind) -> dict[Step, float]:
     """
     if setting.regime != "generate":
         return {Step(length): share for length, share in setting.shares.items()}
-    steps: Counter[Step] = Counter()
-    for length, share in setting.shares.items():
-        steps[Step(length, 0)] += share  # type: ignore[assignment]  # counters count floats, too
-    for step, share in _decoding(setting).items():
-        steps[step] += share  # type: ignore[assignment]
+    steps = {Step(length, 0): share for length, share in setting.shares.items()} | _decoding(setting)
     if kind == "attention":
-        return dict(steps)
-    without_cache: Counter[Step] = Counter()
-    for step, share in steps.items():
-        without_cache[Step(step.tokens)] += share
-    return dict(without_cache)
+        return steps
+    return {  # to a module without a cache, steps of as many tokens are the same
+        Step(tokens): sum(share for step, share in steps.items() if step.tokens == tokens)
+        for tokens in sorted({step.tokens for step in steps})
+    }
 
 
 def _decoding(setting: Setting) -> dict[Step, float]:
