@@ -27,7 +27,7 @@ from ziplm.tasks.glue import GlueTask
 @click.option("--batch-size", default=32, show_default=True, type=click.IntRange(min=1))
 @option("--device", help="Such as cpu or cuda:0.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--predictions", type=Path, metavar="FILE", help="Write predictions for the GLUE server.")
+@click.option("--predictions", type=Path, metavar="FOLDER", help="Write test-set files for the GLUE server.")
 def evaluate(
     checkpoint: str,
     task: str,
@@ -50,11 +50,14 @@ def evaluate(
     model = kind.load_model(checkpoint)
     model.to(device)  # type: ignore[arg-type]
     tokenizer = kind.load_tokenizer(checkpoint)
-    # Only what is evaluated is read: the training file may as well be missing.
-    source = Source(
-        train_file or validation_file or eval_file, validation_file, eval_file, text_column, label_column
-    )
+    source = Source(train_file, validation_file, eval_file, text_column, label_column)
     length = min(max_length or sequence_length, model.config.max_position_embeddings)
+    if predictions is not None:
+        if not isinstance(kind, GlueTask):
+            raise UsageError(f"there are no prediction files for {task}", "they are for GLUE's tasks only")
+        for name, features in kind.load_test(model, tokenizer, source, length).items():
+            kind.write_predictions(model, features, predictions / name)
+        return
     bars = Bars()
     splits = kind.load_splits(model, tokenizer, source, length)
     if not splits.evaluation:
@@ -65,10 +68,6 @@ def evaluate(
             kind.prepare_reference(kind.load_model(dense), features)
         with bars.stage(f"evaluate: {name}") as advance:
             found[name] = kind.evaluate(model, features, batch_size, progress=advance)
-    if predictions is not None:
-        if not isinstance(kind, GlueTask):
-            raise UsageError(f"there is no prediction file for {task}", "it is for GLUE's tasks only")
-        kind.write_predictions(model, next(iter(splits.evaluation.values())), predictions)
     console = Console(highlight=False)
     if as_json:
         console.print_json(json.dumps(found))
