@@ -186,13 +186,14 @@ class Judge:
         self.reference: dict[str, list[torch.Tensor]] = {}
 
     def __call__(self, model: PreTrainedModel, few: bool = False) -> dict[str, float]:
-        """Metrics by split; with `few`, the divergence on a part of the last split only."""
+        """Metrics by split; with `few`, only the divergence on a part of the last one, under its own name."""
         found: dict[str, float] = {}
         for name, features in self.splits.items():
             if few and name != list(self.splits)[-1]:
                 continue
             chosen = [features[i] for i in range(min(FEW, len(features)))] if few else features
-            found[f"{name} kl"], accuracy = self.divergence(model, chosen)
+            divergence, accuracy = self.divergence(model, chosen)
+            found[f"{name}, first {FEW}: kl" if few else f"{name} kl"] = divergence
             if not few:
                 known = self.task.metric == "accuracy"
                 metric = accuracy if known else self.task.evaluate(model, chosen, 64)[self.task.metric]
