@@ -2,11 +2,14 @@
 
 import dataclasses
 import json
+import math
+import numbers
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
 import torch
 
@@ -22,6 +25,19 @@ LIMITS = ("params", "flops", "bytes", "sparsity")
 TARGETS = (*SPEEDS, *LIMITS)
 PRIORS = ("auto", "factored", "scalar", "exact", "stream", "own")
 SELECTIONS = ("obs", "scores-once", "activation", "magnitude")
+COUNTS = (
+    "calibration_samples",
+    "search_samples",
+    "batch_size",
+    "sequence_length",
+    "threads",
+    "max_length",
+    "round_to",
+    "new_tokens",
+    "calibration_batch_size",
+    "train_batch_size",
+    "gradient_accumulation",
+)
 SEARCHES = ("direct", "evolution", "ziplm", "prior", "uniform")
 # The paper's own configuration, where nothing else is said.
 PAPER = {
@@ -174,8 +190,9 @@ class Config:
     report_to: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in (*TARGETS, "text_column", "prompt_length", "report_to", "task_option"):
-            object.__setattr__(self, name, _as_tuple(getattr(self, name)))
+        for field in fields(self):
+            value = _as_kind(field.name, getattr(self, field.name), field.type)
+            object.__setattr__(self, field.name, value)
         if self.method == "ziplm":
             self._fill(PAPER)
         if self.preset is not None:
@@ -191,17 +208,23 @@ class Config:
         for name in ("params", "flops", "bytes"):
             for value in getattr(self, name):
                 _require(value > 0, f"{name} is {value:g}", "ask for more than 0")
-        _require(self.round_to >= 1, f"round_to is {self.round_to}", "use a whole number from 1 up")
         _require(self.evaluations >= 0, f"evaluations is {self.evaluations}", "use 0 or more")
         _require(self.dtype in DTYPES, f"dtype is {self.dtype!r}", f"use one of {', '.join(DTYPES)}")
         _require(len(self.text_column) <= 2, f"{len(self.text_column)} text columns", "give one or two")
-        for name in ("calibration_samples", "search_samples", "batch_size", "sequence_length", "threads"):
+        for name in COUNTS:
             value = getattr(self, name)
             _require(value is None or value >= 1, f"{name} is {value}", "use a whole number from 1 up")
-        _require(self.memory_gb > 0, f"memory_gb is {self.memory_gb:g}", "use more than 0")
+        for name in ("memory_gb", "measure_seconds", "profile_seconds"):
+            value = getattr(self, name)
+            _require(value > 0, f"{name} is {value:g}", "use more than 0")
         for name, known in (("prior", PRIORS), ("selection", SELECTIONS), ("search", SEARCHES)):
             value = getattr(self, name)
             _require(value in known, f"{name} is {value!r}", f"use one of {', '.join(known)}")
+        _require(
+            self.gradients or self.prior not in ("factored", "scalar", "exact"),
+            f"prior {self.prior} needs gradients",
+            "leave out --no-gradients, or use another prior",
+        )
 
     def _fill(self, options: Mapping[str, Any]) -> None:
         """Set what nothing was said of."""
@@ -238,8 +261,8 @@ class Config:
         )
 
     def differences(self, other: "Config") -> list[str]:
-        """Options that two runs in one folder must share, and do not. Targets and folder may differ."""
-        free = (*TARGETS, "output")
+        """Options that two runs in one folder must share, and do not. What changes no result may differ."""
+        free = (*TARGETS, "output", "memory_gb")
         names = [f.name for f in fields(self) if f.name not in free]
         return [
             f"{name} is {getattr(self, name)!r}, was {getattr(other, name)!r}"
@@ -250,8 +273,7 @@ class Config:
     def save(self, path: Path) -> None:
         """Write as TOML; options that are None are left out."""
         values = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
-        # Of TOML's values, those of JSON are a part.
-        lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+        lines = [f"{name} = {_toml(value)}" for name, value in values.items()]
         with written_whole(path) as temporary:
             temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -298,8 +320,37 @@ def _default(name: str) -> Any:
     return next(f.default for f in fields(Config) if f.name == name)
 
 
-def _as_tuple(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, list | tuple) else (value,)
+def _toml(value: Any) -> str:
+    """TOML's way to write a value: JSON's, but for characters beyond the first plane, and for DEL."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+KINDS: dict[Any, tuple[Any, str]] = {
+    str: (str, "text"),
+    bool: (bool, "true or false"),
+    int: (numbers.Integral, "a whole number"),
+    float: (numbers.Real, "a number"),
+}
+
+
+def _as_kind(name: str, value: Any, kind: Any) -> Any:
+    """A value as the option's annotation has it; UsageError if it is of another kind."""
+    if get_origin(kind) is Literal:
+        _require(value in get_args(kind), f"{name} is {value!r}", f"use one of {', '.join(get_args(kind))}")
+        return value
+    if get_origin(kind) is tuple:
+        values = value if isinstance(value, list | tuple) else (value,)
+        return tuple(_as_kind(name, each, get_args(kind)[0]) for each in values)
+    if type(None) in get_args(kind):
+        return None if value is None else _as_kind(name, value, get_args(kind)[0])
+    if kind is str and isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    accepted, description = KINDS[kind]
+    fits = isinstance(value, accepted) and isinstance(value, bool) == (kind is bool)
+    _require(
+        fits and (kind is not float or math.isfinite(value)), f"{name} is {value!r}", f"give {description}"
+    )
+    return kind(value)
 
 
 def _require(condition: bool, message: str, hint: str) -> None:

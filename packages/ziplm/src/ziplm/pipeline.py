@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+import safetensors
 import torch
 from latency_profiler import LatencyTable
 from obs_structured import Trace
@@ -171,7 +173,11 @@ class Pipeline:
     @cached_property
     def traces(self) -> dict[str, Trace]:
         """Stage 2: a trace for every module."""
-        missing = [module for module in self.modules if not self.run.trace_file(module.name).exists()]
+        missing = [
+            module
+            for module in self.modules
+            if not (self.run.trace_file(module.name).exists() and self.run.priors_file(module.name).exists())
+        ]
         for chunk in _chunks(missing, int(self.config.memory_gb * 2**30)):
             self._prune_chunk(chunk)
         try:
@@ -215,7 +221,7 @@ class Pipeline:
         """What each level of each module is expected to harm, by name of the module and of the prior."""
         traces = self.traces
         priors: dict[str, Priors] = {
-            module.name: load_file(self.run.priors_file(module.name)) for module in self.modules
+            module.name: _read_tensors(self.run.priors_file(module.name)) for module in self.modules
         }
         if self.config.gradients and self.task.head.pooled:
             for name, exact in self._exact_priors(traces).items():
@@ -238,7 +244,7 @@ class Pipeline:
                 )
                 with written_whole(file) as temporary:
                     save_file(found, temporary)
-        return load_file(file)
+        return _read_tensors(file)
 
     @cached_property
     def reachable(self) -> Choices:
@@ -338,16 +344,23 @@ class Pipeline:
         return float(next(iter(metrics.values()))[self.task.metric])
 
 
+def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(path)
+    except safetensors.SafetensorError as error:
+        raise BadRun(f"{path} is damaged", "delete it and run the command again") from error
+
+
 def _chunks(modules: Sequence[Module], limit: int) -> list[list[Module]]:
     """Modules whose moments, and the copies that pruning one of them takes, fit into memory together."""
+    sizes = [8 * (module.groups * module.group_size) ** 2 for module in modules]
+    copies = 4 * max(sizes, default=0)
     chunks: list[list[Module]] = []
     room = 0
-    for module in modules:
-        columns = module.groups * module.group_size
-        needed = columns * columns * 8
+    for module, needed in zip(modules, sizes, strict=True):
         if not chunks or needed > room:
             chunks.append([])
-            room = limit - 4 * needed
+            room = limit - copies
         chunks[-1].append(module)
         room -= needed
     return chunks

@@ -7,6 +7,8 @@ state/                 what stages leave behind: loss metric, traces, priors, se
 """
 
 import dataclasses
+import re
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +20,9 @@ import filelock
 from ziplm.config import Config
 from ziplm.errors import BadRun
 from ziplm.files import read_json, write_json
+
+LEFTOVER = re.compile(r"\..+\.([0-9a-f]{32}|[a-z0-9_]{8}|\d+)(\.\w+)?")
+"""Temporary names of files and folders, here and in the packages that write into a run."""
 
 
 class Run:
@@ -82,7 +87,7 @@ def open_run(config: Config) -> Iterator[Run]:
     run = Run(config.output)
     if run.folder.exists() and not run.folder.is_dir():
         raise BadRun(f"{run.folder} is not a folder", "choose another --output")
-    if run.folder.is_dir() and any(run.folder.iterdir()) and not run.config_file.exists():
+    if run.folder.is_dir() and not run.config_file.exists() and not _is_ours(run):
         raise BadRun(f"{run.folder} holds something else", "choose a new or empty folder for --output")
     run.state.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(run.state / "lock")
@@ -93,10 +98,23 @@ def open_run(config: Config) -> Iterator[Run]:
             f"another process works in {run.folder}", "wait for it, or choose another --output"
         ) from None
     try:
+        _remove_leftovers(run)
         _keep_config(run, config)
         yield run
     finally:
         lock.release()
+
+
+def _is_ours(run: Run) -> bool:
+    """Whether a folder without a config is empty, or was left by a run killed before it had one."""
+    return all(path.name == "state" or LEFTOVER.fullmatch(path.name) for path in run.folder.iterdir())
+
+
+def _remove_leftovers(run: Run) -> None:
+    """Delete what killed processes had not finished to write: it has temporary names, and may be large."""
+    for path in (*run.folder.glob(".*"), *run.state.rglob(".*")):
+        if LEFTOVER.fullmatch(path.name):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _keep_config(run: Run, config: Config) -> None:

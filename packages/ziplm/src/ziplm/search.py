@@ -16,7 +16,7 @@ from latency_profiler import LatencyTable
 from numpy.typing import NDArray
 from spdy_search import InfeasibleBudget, Problem, search, solve
 
-from ziplm.errors import UnreachableTarget, UsageError
+from ziplm.errors import BadRun, UnreachableTarget, UsageError
 from ziplm.levels import ModuleLevels
 from ziplm.prune import Priors
 
@@ -101,6 +101,11 @@ class Choices:
 
         That of the seconds is for the whole model; those of the others are for its layers.
         """
+        for m in self.levels:
+            if m.module.groups and prior not in (known := self._priors[m.module.name]):
+                raise UsageError(
+                    f"prior {prior} is not known here", f"use auto, or one of {', '.join(sorted(known))}"
+                )
         rows = [
             [float(self._priors[m.module.name][prior][m.removed(level)]) for level in range(len(m.sizes))]
             if m.module.groups
@@ -214,17 +219,22 @@ def find_levels(
     chosen, searched_loss = start, None
     start_loss = judge(choices.removed(start))
     if method != "prior" and evaluations > 0 and not choices.uniform:
-        result = search(
-            choices.problem(best, budgets),
-            memoised,
-            evaluations,
-            seed,
-            method,
-            # The paper's own search begins with nothing but its prior.
-            starts=list(starts.values()) if method == "direct" else (),
-            checkpoint=checkpoint,
-            callback=None if progress is None else (lambda now: progress(now.evaluations, now.best)),
-        )
+        try:
+            result = search(
+                choices.problem(best, budgets),
+                memoised,
+                evaluations,
+                seed,
+                method,
+                # The paper's own search begins with nothing but its prior.
+                starts=list(starts.values()) if method == "direct" else (),
+                checkpoint=checkpoint,
+                callback=None if progress is None else (lambda now: progress(now.evaluations, now.best)),
+            )
+        except ValueError as error:
+            if checkpoint is None or not str(error).startswith(str(checkpoint)):
+                raise
+            raise BadRun(f"{checkpoint} is damaged", "delete it and run the command again") from error
         if result.interrupted:
             raise KeyboardInterrupt
         known.update({own.levels: own.loss for own in result.history})  # some are from before a kill

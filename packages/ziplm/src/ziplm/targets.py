@@ -71,4 +71,8 @@ def targets_of(config: Config) -> list[Target]:
         targets = [Target("size", 0.0, common)]
     if not targets:
         raise UsageError("there is no target", "give --speedup, --latency-ms, --recover or a limit of size")
-    return list(dict.fromkeys(targets))
+    targets = list(dict.fromkeys(targets))
+    names = [target.name for target in targets]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"two targets are so near that both are {twice[0]}", "leave one out")
+    return targets
