@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from latency_profiler import CpuClock, Environment, LatencyCurve, LatencyTable, _rounds, _statistics
+from latency_profiler import CpuClock, Environment, LatencyCurve, LatencyTable, Timing, _rounds, _statistics
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 from ziplm import Module, UsageError, adapter_for, save, shrink
 from ziplm.benchmarking import PartsClock, Setting, compare_models, generation
 from ziplm.cli import main
 from ziplm.levels import ModuleLevels, size_grid
-from ziplm.profile import Step, _without_modules, latency_table, module_steps
+from ziplm.profile import Step, _without_modules, by_median, latency_table, module_steps
 from ziplm.search import Choices
 from ziplm_models import HIDDEN, POSITIONS, VOCABULARY, levels_of, make_traces, tiny_model
 
@@ -145,6 +145,15 @@ def test_only_generation_uses_a_cache() -> None:
     setting = Setting(regime="latency", prompt_lengths=(4, 9))
     assert module_steps(setting, "attention") == {Step(4): 0.5, Step(9): 0.5}
     assert module_steps(Setting(sequence_length=7), "ffn") == {Step(7): 1.0}
+
+
+def test_medians_are_made_monotone() -> None:
+    def timing(fastest: float, median: float) -> Timing:
+        return Timing(fastest, fastest, fastest, fastest, median, 9.0, 0.1, 10, 1, "rel_error")
+
+    timings = (timing(1.0, 4.0), timing(0.9, 2.0), timing(0.8, 3.0))
+    curve = by_median(LatencyCurve((8, 4, 0), (1.0, 0.9, 0.8), timings))
+    assert curve.seconds == (4.0, 2.5, 2.5)
 
 
 @pytest.mark.parametrize(("figure", "expected"), [(np.mean, 4.0 + 40.0), (np.median, 2.0 + 20.0)])
