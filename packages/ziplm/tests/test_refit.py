@@ -1,6 +1,7 @@
 """Refitted matrices are the least-squares ones, module after module; what went in is not changed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -38,38 +39,43 @@ def shrunk(model: PreTrainedModel, pattern: str) -> PreTrainedModel:
     return shrink(model, levels_of(model, pattern), [traces[module.name] for module in modules])
 
 
-def seen_by(
-    model: PreTrainedModel, module: Module, features: Sequence[Any]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Inputs of the output matrix, stream before, and output, (tokens, …), in the order of the tasks."""
+Seen = dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+
+
+def seen_by(model: PreTrainedModel, features: Sequence[Any]) -> Seen:
+    """Inputs of the output matrices, streams before, and outputs, (tokens, …), in the order of the tasks."""
     adapter = adapter_for(model)
-    point = adapter.stream_before(model, module)
-    inputs, before, outputs = [], [], []
+    modules = adapter.modules(model)
+    found: dict[str, tuple[list[torch.Tensor], ...]] = {module.name: ([], [], []) for module in modules}
 
-    def keep_stream(_: Any, given: Any) -> None:
-        before.append(given[point.argument][0].clone())
+    def keep_stream(name: str, argument: int) -> Callable[..., None]:
+        return lambda _, given: found[name][1].append(given[argument][0].clone())
 
-    def keep(_: Any, given: Any, output: torch.Tensor) -> None:
-        inputs.append(given[0][0].clone())
-        outputs.append(output[0].clone())
+    def keep(name: str) -> Callable[..., None]:
+        def add(_: Any, given: Any, output: torch.Tensor) -> None:
+            found[name][0].append(given[0][0].clone())
+            found[name][2].append(output[0].clone())
 
-    with (
-        torch.no_grad(),
-        hooked(point.module, keep_stream, before=True),
-        hooked(adapter.output_layer(model, module), keep),
-    ):
+        return add
+
+    with torch.no_grad(), ExitStack() as stack:
+        for module in modules:
+            point = adapter.stream_before(model, module)
+            stack.enter_context(hooked(point.module, keep_stream(module.name, point.argument), before=True))
+            stack.enter_context(hooked(adapter.output_layer(model, module), keep(module.name)))
         for _, batch in one_by_one(features):
             model(**batch)
-    return torch.cat(inputs).double(), torch.cat(before).double(), torch.cat(outputs).double()
+    return {name: tuple(torch.cat(part).double() for part in parts) for name, parts in found.items()}  # type: ignore[misc]
 
 
 def wanted_from(
-    dense: PreTrainedModel, small: PreTrainedModel, module: Module, features: Sequence[Any]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs (tokens, columns) that the module of a model has, and what it should say to them."""
-    inputs, before, _ = seen_by(small, module, features)
-    _, dense_before, dense_output = seen_by(dense, module, features)
-    return inputs, dense_before + dense_output - before
+    dense: PreTrainedModel, small: PreTrainedModel, features: Sequence[Any]
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Inputs (tokens, columns) that each module of a model has, and what it should say to them."""
+    goals = {name: before + output for name, (_, before, output) in seen_by(dense, features).items()}
+    return {
+        name: (inputs, goals[name] - before) for name, (inputs, before, _) in seen_by(small, features).items()
+    }
 
 
 def token_weights(name: str, features: Sequence[Any], modules: Sequence[Module]) -> Weights:
@@ -112,8 +118,9 @@ def test_each_module_is_solved_after_those_before_it(name: str, pattern: str, we
     assert_same_parameters(dense, dense_before)
     assert done == [(1, 3), (2, 3), (3, 3)]
     moved = []
+    wanted = wanted_from(dense, fitted, features)
     for module in modules:
-        inputs, goal = wanted_from(dense, fitted, module, features)
+        inputs, goal = wanted[module.name]
         own = weights.get(module.name)
         w = torch.ones(len(goal), dtype=torch.float64) if own is None else own.double()
         bias = adapter.bias(fitted, module).double()
@@ -136,8 +143,9 @@ def test_without_damping_no_module_is_worse_on_its_own_samples(name: str) -> Non
     weights = token_weights(name, features, adapter.modules(small))
     fitted = refit(dense, small, task, features, weights, damping=1e-9)
     better = 0
+    wanted = wanted_from(dense, fitted, features)
     for module in adapter.modules(fitted):
-        inputs, goal = wanted_from(dense, fitted, module, features)
+        inputs, goal = wanted[module.name]
         w = weights[module.name]
         assert w is not None
         errors = []
@@ -158,7 +166,7 @@ def test_much_damping_leaves_the_weights_and_fits_the_bias() -> None:
     torch.testing.assert_close(
         adapter.weight(fitted, module), adapter.weight(small, module), rtol=1e-4, atol=1e-5
     )
-    inputs, goal = wanted_from(dense, fitted, module, features)
+    inputs, goal = wanted_from(dense, fitted, features)[module.name]
     expected = (goal - inputs @ adapter.weight(fitted, module).double().T).mean(0)
     torch.testing.assert_close(adapter.bias(fitted, module).double(), expected, rtol=1e-3, atol=1e-4)
 
@@ -217,6 +225,6 @@ def test_constant_inputs_leave_the_matrix_and_fit_the_bias() -> None:
     torch.testing.assert_close(
         adapter.weight(fitted, module), adapter.weight(small, module), rtol=1e-3, atol=1e-3
     )
-    inputs, goal = wanted_from(dense, fitted, module, features)
+    inputs, goal = wanted_from(dense, fitted, features)[module.name]
     expected = (goal - inputs @ adapter.weight(fitted, module).double().T).mean(0)
     torch.testing.assert_close(adapter.bias(fitted, module).double(), expected, rtol=1e-3, atol=1e-3)

@@ -32,7 +32,9 @@ def run(options: dict[str, Any], killer: str | None = None, call: int = 1) -> in
 def _compress(options: dict[str, Any], killer: str | None, call: int) -> None:
     import torch
     import ziplm
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # its lock would outlive a killed process
     torch.set_num_threads(1)
     if killer is not None:
         _arm(killer, call)

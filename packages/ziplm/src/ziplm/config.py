@@ -77,7 +77,7 @@ class Config:
         device: such as cpu or cuda:0.
         threads: of torch while measuring; None: as many as torch has.
         dtype: float32, float16 or bfloat16, of the measured models.
-        batch_size: of the measured inputs.
+        batch_size: of the measured inputs; None: 8, or 1 for latency and generate.
         sequence_length: of the measured inputs.
         engine: eager or compile.
         attention: implementation, such as eager or sdpa; None: transformers' choice.
@@ -145,7 +145,7 @@ class Config:
     device: str = "cpu"
     threads: int | None = None
     dtype: str = "float32"
-    batch_size: int = 8
+    batch_size: int | None = None
     sequence_length: int = 128
     engine: Literal["eager", "compile"] = "eager"
     attention: str | None = None
@@ -236,7 +236,7 @@ class Config:
     def setting(self) -> Setting:
         """Where and on what models are measured."""
         return Setting(
-            self.batch_size,
+            self.batch_size or 0,
             self.sequence_length,
             self.threads,
             self.device,

@@ -131,6 +131,7 @@ class Pipeline:
                     table = latency_table(
                         for_measuring(self.model, self.config.setting),
                         self.config.setting,
+                        round_to=self.config.round_to,
                         max_seconds=self.config.profile_seconds,
                         progress=lambda rounds, used: advance(used, 1.0),
                     )
@@ -267,6 +268,7 @@ class Pipeline:
                 table = latency_table(
                     for_measuring(self.model, self.config.setting),
                     self.config.setting,
+                    round_to=self.config.round_to,
                     max_seconds=seconds,
                     progress=lambda rounds, used: advance(used, 1.0),
                 )

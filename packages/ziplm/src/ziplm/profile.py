@@ -67,6 +67,7 @@ def latency_table(
     model: PreTrainedModel,
     setting: Setting,
     *,
+    round_to: int = 1,
     rel_error: float = 0.02,
     max_seconds: float = 120.0,
     progress: Callable[[int, float], None] | None = None,
@@ -76,6 +77,8 @@ def latency_table(
     A module is measured with its residual connection and norms, a removed one as what is left of it. The
     fixed part is what the model takes with all modules removed, beyond what is left of those. (The dense
     model's time less that of its modules would be the difference of two large numbers, and mostly noise.)
+
+    Widths are those of the grid, down to multiples of `round_to`.
 
     Raises:
         UsageError: if the setting does not go with the model (`Setting.for_models`).
@@ -87,7 +90,7 @@ def latency_table(
     families = {
         f"{kind} {step}": family
         for kind in KINDS
-        for step, family in _families(model, setting, kind, list(steps[kind])).items()
+        for step, family in _families(model, setting, kind, list(steps[kind]), round_to).items()
     }
     bare = _without_modules(model)
     rest = generation(bare, setting.new_tokens) if setting.regime == "generate" else bare
@@ -148,7 +151,9 @@ def _without_modules(model: PreTrainedModel) -> PreTrainedModel:
     return bare.eval()
 
 
-def _families(model: PreTrainedModel, setting: Setting, kind: Kind, steps: list[Step]) -> dict[Step, Family]:
+def _families(
+    model: PreTrainedModel, setting: Setting, kind: Kind, steps: list[Step], round_to: int
+) -> dict[Step, Family]:
     """For each step, the module at all sizes of the grid, made of the first one that has all its groups."""
     adapter = adapter_for(model)
     dense = adapter.dense_groups(model, kind)
@@ -177,7 +182,7 @@ def _families(model: PreTrainedModel, setting: Setting, kind: Kind, steps: list[
         inputs = hidden(step.tokens)
         return Family(
             lambda groups: adapter.block(resized(groups), kind, past),
-            size_grid(kind, dense),
+            size_grid(kind, dense, round_to),
             (inputs, adapter.attention_mask(model, inputs, step.past or 0)),
         )
 
