@@ -22,7 +22,7 @@ from ziplm.heads import (
     inputs_of,
 )
 from ziplm_models import VOCABULARY, tiny_model
-from ziplm_pipeline import lively_model
+from ziplm_pipeline import hooked, lively_model
 
 CASES: dict[str, tuple[str, Callable[[], Head]]] = {
     "classes": ("BertForSequenceClassification", Classification),
@@ -156,11 +156,22 @@ def test_embeddings_are_pooled_over_real_tokens(pooling: Any, pooled: bool) -> N
 
 
 @pytest.mark.parametrize("case", ["next tokens", "masked tokens"])
-def test_tokens_are_drawn_at_predicted_positions(case: str) -> None:
+@pytest.mark.parametrize("rows", [4, 256])
+def test_tokens_are_drawn_at_predicted_positions(
+    case: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With logits of no more than so many rows alive at once."""
+    monkeypatch.setattr(ziplm.heads, "ROWS", rows)
     model, head, batch = make(case)
     assert isinstance(head, LanguageModel)
     outputs = head.outputs(model, batch)
-    score, gradient = score_and_gradient(model, head, outputs, batch)
+    alive: list[int] = []
+    decoder = adapter_for(model).language_head(model)
+    assert isinstance(decoder, torch.nn.Module)
+    with hooked(decoder, lambda _, given: alive.append(len(given[0])), before=True):
+        score, gradient = score_and_gradient(model, head, outputs, batch)
+    assert max(alive) <= rows
+    assert sum(alive) == head.predicted(batch).sum()
     predicted = head.predicted(batch)
     assert not gradient[~predicted].any()
     language_head = adapter_for(model).language_head(model)

@@ -200,9 +200,9 @@ def test_a_run_keeps_its_options_and_takes_more_targets(tmp_path: Path) -> None:
     assert kept.latency_ms == (3.0,)
     with (
         pytest.raises(
-            BadRun, match="made with other options: batch_size is 4, was 8, seed is 1, was 0; repeat"
+            BadRun, match="made with other options: search_samples is 4, was 256, seed is 1, was 0; repeat"
         ),
-        open_run(config_in(folder, seed=1, batch_size=4)),
+        open_run(config_in(folder, seed=1, search_samples=4)),
     ):
         pass
     assert Config.load(folder / "config.toml") == kept

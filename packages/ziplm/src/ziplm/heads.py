@@ -185,7 +185,17 @@ class LanguageModel(Head):
     ) -> torch.Tensor:
         """Σ log p(token) over predicted positions, each token drawn from its own p."""
         head = adapter_for(model).language_head(model)
-        return _sampled_log_probability(head(outputs[self.predicted(batch)]), generator)
+        rows = outputs[self.predicted(batch)]  # (n, hidden)
+        total, slopes = rows.new_zeros(()), []
+        for part in rows.detach().requires_grad_(rows.requires_grad).split(ROWS):
+            score = _sampled_log_probability(head(part), generator)
+            total = total + score.detach()
+            if rows.requires_grad:
+                slopes.append(torch.autograd.grad(score, part)[0])
+        if not slopes:
+            return total
+        # Linear in the rows, with the score's value and gradient: no logits are kept for a backward pass.
+        return total + ((rows - rows.detach()) * torch.cat(slopes)).sum()
 
     def divergence(
         self, model: PreTrainedModel, outputs: torch.Tensor, reference: torch.Tensor, batch: Batch
