@@ -70,7 +70,7 @@ def main() -> None:
     batches = [batch for _, batch in task.batches(features, 32)]
 
     adapter = ziplm.adapter_for(model)
-    levels = module_levels(adapter, adapter.modules(model), model)
+    levels = module_levels(adapter, model)
     costs = [
         [size * m.module.group_size * (4 if m.module.kind == "attention" else 2) for size in m.sizes]
         for m in levels
