@@ -38,9 +38,9 @@ def test_the_final_measurement_is_not_the_one_that_stopped():
 def test_over_target_modules_only_become_cheaper_and_under_it_only_better():
     problem = latency_problem(16, 2, seed=1)
     levels = search(problem, lambda levels: float(levels[3]), evaluations=20).levels
-    costs, priors = problem.costs["cost"], problem.priors
-    over = fit_budget(problem, levels, lambda x: 1.05 * problem.cost(x), problem.budget, rounds=1)
-    under = fit_budget(problem, levels, lambda x: 0.9 * problem.cost(x), problem.budget, rounds=1)
+    costs, priors, target = problem.costs["cost"], problem.priors, problem.cost(levels)
+    over = fit_budget(problem, levels, lambda x: 1.05 * problem.cost(x), target, rounds=1)
+    under = fit_budget(problem, levels, lambda x: 0.9 * problem.cost(x), target, rounds=1)
     assert not np.array_equal(over.levels, levels)
     assert not np.array_equal(under.levels, levels)
     for module, level in enumerate(levels):

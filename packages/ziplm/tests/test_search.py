@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ziplm import Module, UnreachableTarget, UsageError
+from ziplm import BadRun, Module, UnreachableTarget, UsageError
 from ziplm.levels import ModuleLevels, size_grid
 from ziplm.prune import Priors
 from ziplm.search import SECONDS, Choices, Found, best_uniform, find_levels, prior_names_for
@@ -31,6 +31,19 @@ def levels_of(module: Module) -> ModuleLevels:
 def true_loss(removed: Sequence[int]) -> float:
     shares = torch.tensor([k / m.groups for k, m in zip(removed, MODULES, strict=True)])
     return float((HARM * shares.square()).sum())
+
+
+class CountedLoss:
+    """The true loss, up to a call that raises."""
+
+    def __init__(self, last: int, error: type[BaseException]) -> None:
+        self.calls, self.last, self.error = 0, last, error
+
+    def __call__(self, removed: Sequence[int]) -> float:
+        self.calls += 1
+        if self.calls == self.last:
+            raise self.error
+        return true_loss(removed)
 
 
 def choices_with(**sizes: Sequence[float]) -> Choices:
@@ -174,37 +187,40 @@ def test_a_killed_search_goes_on_to_the_same_result(tmp_path: Path, method: str)
         )
 
     whole = run(true_loss, tmp_path / "whole.json")
-    calls = 0
-
-    def killed(removed: Sequence[int]) -> float:
-        nonlocal calls
-        calls += 1
-        if calls == 25:
-            raise MemoryError
-        return true_loss(removed)
-
     with pytest.raises(MemoryError):
-        run(killed, tmp_path / "killed.json")
-    calls = -1000
-    resumed = run(killed, tmp_path / "killed.json")
-    assert calls + 1000 < 25  # what was known was not asked for again
+        run(CountedLoss(25, MemoryError), tmp_path / "killed.json")
+    rest = CountedLoss(25, MemoryError)  # what was known is not asked for again
+    resumed = run(rest, tmp_path / "killed.json")
+    assert 0 < rest.calls < 25
     assert resumed == whole
     assert Found.from_dict(resumed.to_dict()) == resumed
 
 
 def test_ctrl_c_is_not_a_result() -> None:
     choices = choices_with(one=WRONG)
-    calls = 0
-
-    def loss(removed: Sequence[int]) -> float:
-        nonlocal calls
-        calls += 1
-        if calls == 5:
-            raise KeyboardInterrupt
-        return true_loss(removed)
-
+    loss = CountedLoss(5, KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         find_levels(choices, {SECONDS: choices.dense_seconds / 2}, ["one"], loss, true_loss)
+
+
+def test_a_damaged_checkpoint_is_told_about(tmp_path: Path) -> None:
+    (tmp_path / "search.json").write_text("{")
+    choices = choices_with(one=WRONG)
+    with pytest.raises(BadRun, match=r"search.json is damaged; delete it and run the command again"):
+        find_levels(
+            choices,
+            {SECONDS: choices.dense_seconds / 2},
+            ["one"],
+            true_loss,
+            true_loss,
+            checkpoint=tmp_path / "search.json",
+        )
+
+
+def test_an_unknown_prior_is_told_about() -> None:
+    choices = choices_with(one=WRONG, other=WRONG)
+    with pytest.raises(UsageError, match="prior exact is not known here; use auto, or one of one, other"):
+        find_levels(choices, {SECONDS: choices.dense_seconds / 2}, ["exact"], true_loss, true_loss)
 
 
 def test_an_unreachable_target_says_what_can_be_reached() -> None:

@@ -35,10 +35,10 @@ def direct(problem: Problem, archive: Archive, rng: np.random.Generator) -> Iter
         return
     tables = Terms.of(problem)
     hillside = Hillside(problem, tables)
-    settings = Settings()
+    settings, factors = Settings(), np.ones(problem.modules)
     while True:
-        posterior = fit(tables, *_lowest(archive), settings)
-        settings = posterior.settings
+        posterior = fit(tables, *_lowest(archive), settings, factors)
+        settings, factors = posterior.settings, posterior.next_factors()
         best = archive.best_levels
         harms = [posterior.mean(), *(posterior.draw(rng) for _ in range(DRAWS))]
         solved = solve_batch(problem, np.array([harm.weights(tables, best) for harm in harms]))

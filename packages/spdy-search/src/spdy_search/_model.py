@@ -11,6 +11,10 @@ the further it is from the best one, because no loss is quite of that form. How 
 the settings under which the evaluations are most likely: where the priors are good, evaluations say so, and
 the search stays close to them.
 
+Modules matter more or less by factors, so what is normally distributed is log θ. With the present estimate f
+of θ, all of the above is done with f·p instead of p, and what θ stands for there is the tangent of the
+exponential: normal around 1 - log f. After every evaluation f moves towards what has been learnt.
+
 There are more unknown c than evaluations. So the algebra is that of a Gaussian process, in which the
 covariance of the evaluations is factorised, not that of the unknowns.
 """
@@ -28,6 +32,8 @@ from ._problem import Levels, Problem
 Array: TypeAlias = NDArray[np.float64]
 
 SMALLEST = 0.05  # of its prior: no module's own harm is thought to be below it, so that none is free
+FARTHEST_FACTOR = 10.0  # f is within this factor of 1; beyond it, a module and its pairs would be forgotten
+LARGEST_STEP = 1 / 0.7  # by which f changes at most after an evaluation
 JITTER = 1e-10  # of the largest variance, for evaluations that nearly repeat each other
 
 
@@ -82,6 +88,10 @@ class Terms(NamedTuple):
         modules = np.arange(len(self.prior))
         return Terms(*(table[modules, levels] for table in self))
 
+    def times(self, factors: Array) -> "Terms":
+        """The terms of assignments with all priors multiplied by `factors` (modules,)."""
+        return Terms(self.prior * factors, self.bent * factors, self.root * np.sqrt(factors))
+
     def products(self, other: "Terms") -> Array:
         """Covariances (3, n, m) of two sets of assignments that θ, η and c of variance 1 bring about."""
         prior, bent = self.prior @ other.prior.T, self.bent @ other.bent.T
@@ -132,6 +142,7 @@ class Posterior(NamedTuple):
         deviation: float64 (n,), how far they may be off the form.
         factor: float64 (n, n), lower triangular, of the covariance of `rise`.
         settings: The likeliest ones.
+        factors: float64 (modules,), f.
     """
 
     tables: Terms
@@ -140,44 +151,66 @@ class Posterior(NamedTuple):
     deviation: Array
     factor: Array
     settings: Settings
+    factors: Array
 
     def mean(self) -> Harm:
         """The expected harm."""
-        modules = len(self.tables.prior)
-        unknown = np.ones(modules), np.zeros(modules), np.zeros((modules, modules))
-        return self._corrected(*unknown, noise=np.zeros_like(self.rise))
+        return self._harm(*self._expected())
 
     def draw(self, rng: np.random.Generator) -> Harm:
         """One truth at random: drawn as if nothing had been evaluated, then corrected by what was."""
-        modules = len(self.tables.prior)
+        modules = len(self.factors)
         theta, eta, pairs = np.sqrt(self.settings.variances)
         half = np.triu(pairs * rng.standard_normal((modules, modules)), 1)
-        return self._corrected(
-            1 + theta * rng.standard_normal(modules),
+        corrected = self._corrected(
+            _centre(self.factors) + theta * rng.standard_normal(modules),
             eta * rng.standard_normal(modules),
             half + half.T,
             noise=self.deviation * rng.standard_normal(len(self.rise)),
         )
+        return self._harm(*corrected)
 
-    def _corrected(self, theta: Array, eta: Array, pairs: Array, noise: Array) -> Harm:
-        prior, bent, root = self.tables.at(self.levels)
+    def next_factors(self) -> Array:
+        """Where f moves, towards the expected θ in units of the typical one: for the next fit."""
+        theta, _, _ = self._expected()
+        typical = max(float(np.median(theta)), SMALLEST)
+        step: Array = np.clip(theta / typical, 1 / LARGEST_STEP, LARGEST_STEP)
+        logs = np.log(self.factors * step)
+        farthest = math.log(FARTHEST_FACTOR)
+        moved: Array = np.exp(np.clip(logs - logs.mean(), -farthest, farthest))
+        return moved
+
+    def _expected(self) -> tuple[Array, Array, Array]:
+        modules = len(self.factors)
+        nothing = np.zeros(modules), np.zeros((modules, modules))
+        return self._corrected(_centre(self.factors), *nothing, noise=np.zeros_like(self.rise))
+
+    def _corrected(self, theta: Array, eta: Array, pairs: Array, noise: Array) -> tuple[Array, Array, Array]:
+        """θ, η and c as they are likeliest after the evaluations if they were these before."""
+        prior, bent, root = self._terms(self.levels)
         value = prior @ theta + bent @ eta + ((root @ pairs) * root).sum(axis=1) / 2
         share = cho_solve((self.factor, True), self.rise - (value - value[0]) - noise)
         share[0] -= share.sum()  # what raises the others lowers the best, from which they are counted
         variances = self.settings.variances
-        theta = theta + variances[0] * (prior.T @ share)
-        eta = eta + variances[1] * (bent.T @ share)
         pairs = pairs + variances[2] * ((root.T * share) @ root)
         np.fill_diagonal(pairs, 0.0)
+        return theta + variances[0] * (prior.T @ share), eta + variances[1] * (bent.T @ share), pairs
+
+    def _harm(self, theta: Array, eta: Array, pairs: Array) -> Harm:
         each = theta[:, None] * self.tables.prior + eta[:, None] * self.tables.bent
-        return Harm(np.maximum(each, SMALLEST * self.tables.prior), pairs)
+        each = np.maximum(each, SMALLEST * self.tables.prior)
+        root = np.sqrt(self.factors)
+        return Harm(self.factors[:, None] * each, pairs * root[:, None] * root)
+
+    def _terms(self, levels: Levels) -> Terms:
+        return self.tables.at(levels).times(self.factors)
 
     def improvement(self, levels: Levels) -> tuple[Array, Array]:
         """Expected improvement on the best loss by assignments (k, modules), and expected rise, both (k,).
 
         The improvement counts a rise as 0. So it is large where the rise is low or little is known.
         """
-        candidates, done = self.tables.at(levels), self.tables.at(self.levels)
+        candidates, done = self._terms(levels), self._terms(self.levels)
         best = Terms(*(term[:1] for term in done))
         variances = self.settings.variances
         of_best = np.tensordot(variances, best.products(done), axes=1)  # (1, n)
@@ -192,6 +225,11 @@ class Posterior(NamedTuple):
         return deviation * np.exp(-z * z / 2) / math.sqrt(2 * math.pi) - rise * ndtr(z), rise
 
 
+def _centre(factors: Array) -> Array:
+    """What θ is around before anything is known, if f has come to `factors`."""
+    return 1 - np.log(factors)
+
+
 class _Evidence(NamedTuple):
     """Evaluations as `_likelihood` needs them, all counted from the best, which comes first."""
 
@@ -201,18 +239,18 @@ class _Evidence(NamedTuple):
     products: Array  # (3, n, n)
 
 
-def fit(tables: Terms, levels: Levels, losses: Array, settings: Settings) -> Posterior:
+def fit(tables: Terms, levels: Levels, losses: Array, settings: Settings, factors: Array) -> Posterior:
     """The posterior after evaluations `levels` (n, modules), n ≥ 1, with finite `losses` (n,), lowest first.
 
-    Settings are improved step by step from those given.
+    Settings are improved one at a time from those given, until none can be; `factors` (modules,) is f.
     """
-    done = tables.at(levels)
+    done = tables.at(levels).times(factors)
     rise = losses / (float(np.abs(losses).max()) or 1.0)  # the unit of the loss may be any
     rise = rise - rise[0]
     distance = np.abs(done.prior - done.prior[0]).sum(axis=1)
     products = done.products(done)
     products = products - products[:, :1] - products[:, :, :1] + products[:, :1, :1]
-    prior_rise = (done.prior - done.prior[0]).sum(axis=1)
+    prior_rise = (done.prior - done.prior[0]) @ _centre(factors)
     evidence = _Evidence(
         rise / (float(rise.max()) or 1.0),
         prior_rise,
@@ -224,14 +262,13 @@ def fit(tables: Terms, levels: Levels, losses: Array, settings: Settings) -> Pos
     while improved:
         improved = False
         for name, values in CHOICES.items():
-            place = values.index(getattr(settings, name))
-            for value in values[max(place - 1, 0) : place + 2]:
+            for value in values:  # all: between good and bad priors there is a valley
                 changed = settings._replace(**{name: value})
                 result = _likelihood(evidence, changed)
                 if result[0] > likelihood:
                     (likelihood, unit, factor), settings, improved = result, changed, True
     deviation = settings.mistrust * evidence.distance
-    return Posterior(tables, levels, evidence.rise * unit, deviation, factor, settings)
+    return Posterior(tables, levels, evidence.rise * unit, deviation, factor, settings, factors)
 
 
 def _likelihood(evidence: _Evidence, settings: Settings) -> tuple[float, float, Array]:
