@@ -14,6 +14,7 @@ import ziplm
 from latency_profiler import LatencyTable, ProfilerError
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 from ziplm import Compressed, UnreachableTarget, UsageError, ZipLMError, adapter_for, compress
+from ziplm.calibrate import LossMetric
 from ziplm_killed import run as run_apart
 from ziplm_models import HEADS, WIDTH
 from ziplm_pipeline import CLASSIFIER, DECODER, linear_table, lively_model
@@ -307,6 +308,18 @@ def test_without_gradients_the_stream_prior_has_to_do(files: Path, tmp_path: Pat
     (member,) = compress(**options_for(files, "bert", tmp_path / "run", speedup=[2], gradients=False))
     assert list(member.metrics["search"]["prior_losses"]) == ["stream"]
     assert not (tmp_path / "run/state/metric.safetensors").exists()
+
+
+def test_who_asks_for_few_samples_gets_few(files: Path, family: str, tmp_path: Path) -> None:
+    """The least number is for data that must be shared out, not for what is asked for."""
+    options = options_for(
+        files, family, tmp_path / "run", speedup=[2], calibration_samples=4, search_samples=3
+    )
+    (member,) = compress(**options)
+    assert member.metrics["predicted"]["speedup"] >= 2
+    assert math.isfinite(member.metrics["divergence"])
+    metric = LossMetric.load(tmp_path / "run/state/metric.safetensors")
+    assert len(metric.squares["layer0.ffn"]) <= 4 * LENGTH
 
 
 def test_impossible_targets_fail_before_the_long_work(files: Path, family: str, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from ziplm.search import Choices
 from ziplm.stitch import Evaluator, Stitcher
 from ziplm.tasks import Features, Splits, Task, make_task
 
-FEWEST = 8  # samples that each part of the calibration data must have
+FEWEST = 8  # samples that each part of the calibration data must have, unless fewer are asked for
 
 
 class Pipeline:
@@ -103,12 +103,12 @@ class Pipeline:
     def parts(self) -> tuple[list[Features], list[Features], list[Features]]:
         """Samples behind the Hessians, for the search, and to judge by: no sample is in two of them."""
         train = self.splits.train
-        wanted = self.config.calibration_samples or self.task.calibration_samples
-        other = self.config.search_samples
+        asked = self.config.calibration_samples or self.task.calibration_samples, self.config.search_samples
+        wanted, other = asked
         if wanted + 2 * other > len(train):  # too few for all: the Hessians get most
             other = min(other, len(train) // 5)
             wanted = min(wanted, len(train) - 2 * other)
-        if min(wanted, other) < FEWEST:
+        if wanted < min(FEWEST, asked[0]) or other < min(FEWEST, asked[1]):
             raise UsageError(
                 f"there are {len(train)} training examples", f"give at least {5 * FEWEST} to calibrate on"
             )
