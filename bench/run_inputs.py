@@ -1,0 +1,65 @@
+"""What the runs of bench/runs.py need beside published data: dense models, sentences, a latency table."""
+
+import random
+from pathlib import Path
+
+import ziplm
+from models import BUILD, DIVIDED, RECIPES, language_model, make, pretrained, write_lines
+
+SENTENCES = 2000
+WORDS = range(8, 41)  # of a sentence
+SPACED = {
+    " @-@ ": "-",
+    " @,@ ": ",",
+    " @.@ ": ".",
+    " , ": ", ",
+    " 's ": "'s ",
+    " ; ": "; ",
+    "( ": "(",
+    " )": ")",
+}
+AS_IT_COMES, RANDOM = "minilm", "gpt2-random"
+
+
+def dense_model(name: str, data: Path) -> Path:
+    """The folder of a dense model, and what its recipe holds out of the data; made if they are not there."""
+    folder = BUILD / "models" / name
+    if name == AS_IT_COMES:
+        return pretrained()
+    if name == RANDOM:
+        if not (folder / "config.json").exists():
+            # The vocabulary is as large as GPT2's for the time of its head; the tokenizer's is smaller.
+            shape = {"n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257}
+            model, tokenizer = language_model(data / "wikitext-2", **shape)
+            ziplm.save(model, folder, tokenizer)
+        return folder
+    make(name, data)
+    recipe = RECIPES[name]
+    divided = BUILD / "data" / recipe.task
+    if recipe.task in DIVIDED and not (divided / next(iter(recipe.evaluation.values()))).exists():
+        DIVIDED[recipe.task](data / recipe.data, divided)
+    return folder
+
+
+def sentences(data: Path) -> Path:
+    """Sentences out of WikiText-2, one a line, evenly from all of it."""
+    path = BUILD / "data" / f"wikitext-{SENTENCES}-sentences.txt"
+    if not path.exists():
+        lines = (data / "wikitext-2" / "train.txt").read_text(encoding="utf-8").splitlines()
+        found = [
+            plain(sentence)
+            for line in lines
+            if not line.strip().startswith("=")  # no heading
+            for sentence in line.strip().removesuffix(".").split(" . ")
+            if len(sentence.split()) in WORDS and "<unk>" not in sentence
+        ]
+        chosen = sorted(random.Random(0).sample(range(len(found)), SENTENCES))
+        write_lines(path, [found[index] for index in chosen])
+    return path
+
+
+def plain(sentence: str) -> str:
+    """A sentence of WikiText-2 as people write it, about."""
+    for spaced, usual in SPACED.items():
+        sentence = sentence.replace(spaced, usual)
+    return sentence.strip() + "."

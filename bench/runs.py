@@ -1,0 +1,177 @@
+"""ziplm: experiments as commands of its command line. Each is printed, run, and put into a table.
+
+    python bench/runs.py stsb --data FOLDER            # minutes to hours; goes on where it was
+    python bench/runs.py stsb --data FOLDER --report   # only prints what there is
+
+The dense models are those of bench/models.py, and FOLDER is the same. What was made is kept under build/runs.
+Options that are not known here are handed to `ziplm compress`.
+"""
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import announce
+from models import BUILD
+from run_inputs import AS_IT_COMES, RANDOM, dense_model, sentences
+from run_tables import calibration_table, family_table, generation_table, judge_all, sparsity_table
+
+ONE_THREAD = ("--threads", "1", "--clock", "cpu")
+SAMPLES = (4, 32, 128, 512, 2048, 4096)
+SPARSITIES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+SHORT = ("--calibration-samples", "512", "--search-samples", "64", "--evaluations", "40")
+# Random weights: there is nothing to search for, and few samples say as much as many.
+ANY = ("--calibration-samples", "64", "--search-samples", "16", "--evaluations", "10")
+LONG = ("--profile-seconds", "240", "--measure-seconds", "90")
+GENERATE = "--regime generate --new-tokens 32 --prompt-length 16 --prompt-length 32 --prompt-length 64"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A dense model, its data, and what it is compressed to.
+
+    Attributes:
+        model: a name of `run_inputs.dense_model`.
+        task: of ziplm.
+        train: the file to calibrate on.
+        validation: the file to evaluate on.
+        runs: options of `ziplm compress`, by name of the run.
+        table: prints what came of it, given the folder of the experiment.
+        judged: whether finished models are compared with the dense one on all of `validation`.
+        profiled: whether all runs get one latency table, measured before.
+    """
+
+    model: str
+    task: str
+    train: str
+    validation: str
+    runs: Mapping[str, Sequence[str]]
+    table: Callable[[Path], None] = family_table
+    judged: bool = False
+    profiled: bool = False
+
+
+def repeated(option: str, values: Sequence[float]) -> tuple[str, ...]:
+    """An option with each of several values."""
+    return tuple(word for value in values for word in (option, f"{value:g}"))
+
+
+HELD_OUT = ("{build}/data/sst2/train.tsv", "{build}/data/sst2/heldout.tsv")
+WIKITEXT = ("{data}/wikitext-2/train.txt", "{data}/wikitext-2/valid.txt")
+UP_TO_3 = {"run": repeated("--speedup", (1.5, 2, 3))}
+EXPERIMENTS = {
+    "stsb": Experiment("minilm-stsb", "stsb", "{data}/STS-B/train.tsv", "{data}/STS-B/dev.tsv", UP_TO_3),
+    "mrpc": Experiment("minilm-mrpc", "mrpc", "{data}/MRPC/train.tsv", "{data}/MRPC/dev.tsv", UP_TO_3),
+    "embedding": Experiment(AS_IT_COMES, "embedding", "{sentences}", "{data}/STS-B/dev.tsv", UP_TO_3),
+    "squad": Experiment(
+        "minilm-squad",
+        "squad",
+        "{build}/data/squad/train.json",
+        "{build}/data/squad/validation.json",
+        {"run": (*repeated("--speedup", (1.5, 2)), "--sequence-length", "256", *SHORT)},
+    ),
+    "sparsity": Experiment(
+        "minilm-sst2",
+        "sst2",
+        *HELD_OUT,
+        {
+            "for-speedup": repeated("--speedup", (2, 3, 4)),
+            "for-sparsity": repeated("--sparsity", SPARSITIES),
+        },
+        sparsity_table,
+        judged=True,
+    ),
+    "calibration": Experiment(
+        "minilm-sst2",
+        "sst2",
+        *HELD_OUT,
+        {
+            str(count): (*repeated("--speedup", (1.5, 2)), "--calibration-samples", str(count))
+            for count in SAMPLES
+        },
+        calibration_table,
+        judged=True,
+        profiled=True,
+    ),
+    "generate": Experiment(
+        RANDOM,
+        "causal-lm",
+        *WIKITEXT,
+        {
+            "generate": ("--speedup", "2", *GENERATE.split(), *ANY, *LONG),
+            "throughput": ("--speedup", "2", "--batch-size", "4", *ANY, *LONG),
+        },
+        generation_table,
+    ),
+}
+
+
+def run(name: str, data: Path, more: Sequence[str]) -> None:
+    """Make what the experiment needs, and call ziplm for each of its runs."""
+    experiment, folder = EXPERIMENTS[name], BUILD / "runs" / name
+    model = here(dense_model(experiment.model, data))
+    places = {"data": here(data), "build": here(BUILD)}
+    if "{sentences}" in experiment.train:
+        places["sentences"] = here(sentences(data))
+    train, validation = (path.format(**places) for path in (experiment.train, experiment.validation))
+    table = folder / "latency.json"
+    if experiment.profiled and not table.exists():
+        ziplm("profile", model, *ONE_THREAD, "-o", here(table))
+    for own, options in experiment.runs.items():
+        files = ("--train-file", train, "--validation-file", validation)
+        given = ("--latency-table", here(table)) if experiment.profiled else ()
+        output = ("-o", here(folder / own))
+        ziplm(
+            "compress",
+            model,
+            "--task",
+            experiment.task,
+            *files,
+            *options,
+            *ONE_THREAD,
+            *given,
+            *output,
+            *more,
+        )
+    if experiment.judged:
+        judge_all(folder, Path(validation))
+
+
+def ziplm(*arguments: str) -> None:
+    """Print a command, and run it on one thread."""
+    print(f"\n$ OMP_NUM_THREADS=1 {shlex.join(['ziplm', *arguments])}\n", flush=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-m", "ziplm", *arguments], env=environment, check=True)
+
+
+def here(path: Path) -> str:
+    """A path as a user in the present folder would write it."""
+    path = path.absolute()
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def main() -> None:
+    """Run what is missing, then print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("experiment", choices=EXPERIMENTS)
+    parser.add_argument("--data", type=Path, required=True, help="folder with the published data sets")
+    parser.add_argument("--report", action="store_true", help="print what there is, run nothing")
+    options, more = parser.parse_known_args()
+    announce(f"ziplm compress: {options.experiment}", "ziplm", "torch", "transformers")
+    if not options.report:
+        run(options.experiment, options.data, more)
+    EXPERIMENTS[options.experiment].table(BUILD / "runs" / options.experiment)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except subprocess.CalledProcessError as error:  # ziplm has said what is wrong
+        sys.exit(error.returncode)
