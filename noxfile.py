@@ -103,7 +103,7 @@ def bench(session: nox.Session) -> None:
     """Run benchmarks: ``nox -s bench`` for all, ``nox -s bench -- obs --help`` for one."""
     install_bench(session)
     alone = ["obs", "profiler", "spdy", "distill", "surgery", "stitch"]
-    with_data = ["models", "oneshot", "runs"]  # need --data, and hours: only when asked for
+    with_data = ["models", "oneshot", "gradual", "runs"]  # need --data, and hours: only when asked for
     chosen, options = session.posargs[:1], session.posargs[1:]
     if unknown := [name for name in chosen if name not in alone + with_data]:
         session.error(f"no benchmark {unknown[0]!r}; there are: {', '.join(alone + with_data)}")

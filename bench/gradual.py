@@ -1,0 +1,56 @@
+"""ziplm, gradual: pruning and fine-tuning in turns, against one-shot pruning and against smaller models.
+
+    python bench/gradual.py sst2 --data FOLDER      # MiniLM on SST-2, 2x to 6x: against one-shot pruning
+    python bench/gradual.py distill --data FOLDER   # token distillation against none, at 3x, three seeds
+    python bench/gradual.py gpt2 --data FOLDER      # GPT2 on WikiText-2: against fewer layers, at equal speed
+    python bench/gradual.py gpt2 --data FOLDER --report   # only prints what there is
+
+The dense models are those of bench/models.py (minilm-sst2, gpt2-wikitext2), and FOLDER is the same. Each
+takes an hour or two on one core, and goes on where it was; what was found is kept under build/gradual.
+"""
+
+import argparse
+from pathlib import Path
+
+import gradual_distill
+import gradual_gpt2
+import gradual_sst2
+from harness import announce
+
+STEPS = {"sst2": 600, "distill": 500, "gpt2": 300}  # of fine-tuning, to each target
+SEEDS = {"sst2": [0], "distill": [0, 1, 2]}
+
+
+def main() -> None:
+    """Run what is missing, then report."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("experiment", choices=list(STEPS))
+    parser.add_argument("--data", type=Path, required=True, help="folder with the published data sets")
+    parser.add_argument("--steps", type=int, help=f"of fine-tuning, to each target; default {STEPS}")
+    parser.add_argument("--seeds", type=int, nargs="+", help=f"of sst2 and distill; default {SEEDS}")
+    parser.add_argument(
+        "--layers", type=int, nargs="+", default=list(gradual_gpt2.LAYERS), help="of gpt2's baselines"
+    )
+    parser.add_argument("--report", action="store_true", help="print what there is, run nothing")
+    options = parser.parse_args()
+    announce(f"ziplm, gradual: {options.experiment}", "ziplm", "torch", "transformers")
+    steps = options.steps or STEPS[options.experiment]
+    seeds = options.seeds or SEEDS.get(options.experiment, [])
+    if options.experiment == "sst2":
+        if not options.report:
+            gradual_sst2.run(options.data, steps, seeds)
+        gradual_sst2.report()
+    elif options.experiment == "distill":
+        if not options.report:
+            gradual_distill.run(options.data, steps, seeds)
+        gradual_distill.report()
+    else:
+        if not options.report:
+            gradual_gpt2.run(options.data, steps, options.layers)
+        gradual_gpt2.report()
+
+
+if __name__ == "__main__":
+    main()

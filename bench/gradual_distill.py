@@ -1,0 +1,106 @@
+"""Token distillation against none, at 3x, with all of SST-2 and with 1,000 examples of it.
+
+The model is pruned once for each amount of data, one-shot; what differs is the loss and the seed of the
+training.
+"""
+
+import random
+import shutil
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import gradual_sst2
+import ziplm
+from gradual_parts import FOLDER, Judge, keep, rows_in, table_file
+from gradual_sst2 import LENGTH, MODEL, TRAIN, held_out
+from harness import print_table
+from models import tell, write_lines
+from token_distill import DistillationLoss
+from ziplm.finetune import TrainingOptions, finetune
+
+TARGET = 3.0
+FEW = 1000
+HERE = FOLDER / "distill"
+LOSSES = {
+    "tokens and logits": DistillationLoss.preset("glue"),
+    "logits": replace(DistillationLoss.preset("glue"), token=0.0),
+    "no teacher": DistillationLoss(task=1.0, logit=0.0, token=0.0),
+}
+
+
+def few_examples() -> Path:
+    """A file with some lines of the training part, always the same."""
+    path = HERE / f"train-{FEW}.tsv"
+    if not path.exists():
+        header, *lines = TRAIN.read_text(encoding="utf-8").splitlines()
+        write_lines(path, [header, *random.Random(0).sample(lines, FEW)])
+    return path
+
+
+def run(data: Path, steps: int, seeds: list[int]) -> None:
+    """Prune with each amount of data, train with each loss and seed, unless that was done."""
+    judge = Judge("sst2", MODEL, held_out(data), LENGTH)
+    for name, file in {"all": TRAIN, "few": few_examples()}.items():
+        base = gradual_sst2.config(data, HERE / f"pruned-{name}")
+        table = table_file(gradual_sst2.HERE, base)
+        asked = replace(base, speedup=(TARGET,), train_file=str(file), latency_table=str(table))
+        pruned = ziplm.compress(config=asked, progress=True)[0].folder
+        features = judge.training(file)
+        if not (HERE / "rows" / f"{name}.json").exists():
+            keep(HERE / "rows" / f"{name}.json", {"data": name, **judge(ziplm.load(pruned))})
+        for seed in seeds:
+            for way, loss in LOSSES.items():
+                path = HERE / "rows" / f"{name}-{way}-{seed}.json"
+                if path.exists():
+                    continue
+                student, training = ziplm.load(pruned), HERE / "training" / path.stem
+                options = TrainingOptions(
+                    learning_rate=8e-5, max_steps=steps, batch_size=32, weight_decay=0.03, seed=seed
+                )
+                summary = finetune(
+                    student,
+                    judge.task,
+                    features,
+                    options,
+                    teacher=judge.model if loss.logit or loss.token else None,
+                    loss=loss,
+                    folder=training,
+                    progress=tell,
+                )
+                row = {"data": name, "loss": way, "seed": seed, "steps": summary.steps}
+                keep(path, {**row, **judge(student)})
+                shutil.rmtree(training)
+
+
+def report() -> None:
+    """Mean and spread over seeds, and what the tokens add, seed by seed."""
+    rows = rows_in(HERE)
+    for split in ("dev", "held-out"):
+        lines = []
+        for name in ("all", "few"):
+            lines += [
+                [f"{name} examples: pruned, not trained", f"{row[split]:.4f}", "", ""]
+                for row in rows
+                if row["data"] == name and "loss" not in row
+            ]
+            tokens = _by_seed(rows, name, "tokens and logits", split)
+            for way in LOSSES:
+                found = _by_seed(rows, name, way, split)
+                if not found:
+                    continue
+                spread = f"{statistics.stdev(found.values()):.4f}" if len(found) > 1 else ""
+                gains = [f"{tokens[seed] - value:+.4f}" for seed, value in found.items() if seed in tokens]
+                shown = " ".join(gains) if way != "tokens and logits" else ""
+                mean = f"{statistics.mean(found.values()):.4f}"
+                lines.append([f"{name} examples: {way}", mean, spread, shown])
+        columns = ["", "mean", "spread over seeds", "tokens add, each seed"]
+        print_table(f"SST-2 at {TARGET:g}x, accuracy, {split}", columns, lines)
+
+
+def _by_seed(rows: list[dict[str, object]], data: str, way: str, split: str) -> dict[int, float]:
+    return {
+        int(str(row["seed"])): float(str(row[split]))
+        for row in rows
+        if (row["data"], row.get("loss")) == (data, way)
+    }

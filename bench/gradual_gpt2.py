@@ -1,0 +1,185 @@
+"""GPT2 on WikiText-2: gradual compression against smaller models of the same speed.
+
+The smaller models have three or two layers, the dense one six: new ones, trained from scratch, or every
+second or third of the dense model's own. What they are measured to gain in speed are the targets of the
+gradual run. Each is trained for as many steps as that run took to its target, the dense model's training
+included; those that begin with layers of the dense model also for the steps after it alone, so that the sum
+is the same.
+"""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import ziplm
+from gradual_parts import FOLDER, Judge, compress, keep, rows_in, table_file
+from harness import print_table
+from models import BUILD, CONTEXT, RECIPES, tell
+from transformers import GPT2LMHeadModel, PreTrainedModel
+from ziplm.benchmarking import compare_models
+from ziplm.config import Config
+from ziplm.files import read_json, write_json
+from ziplm.finetune import TrainingOptions, finetune
+
+NAME = "gpt2-wikitext2"
+MODEL = BUILD / "models" / NAME
+LAYERS = (3, 2)
+LEARNING_RATE = 1e-3  # half of the dense model's
+HERE = FOLDER / "gpt2"
+
+
+@dataclass(frozen=True)
+class Smaller:
+    """A model with fewer layers, and how it is trained."""
+
+    layers: int
+    kept: bool
+    options: TrainingOptions
+
+    @property
+    def name(self) -> str:
+        """Such as ``3 layers kept, 1500 steps``."""
+        origin = "kept" if self.kept else "from scratch"
+        return f"{self.layers} layers {origin}, {self.options.max_steps} steps"
+
+    def build(self) -> PreTrainedModel:
+        """Before its training."""
+        return with_layers(self.layers, self.kept)
+
+
+def with_layers(layers: int, kept: bool) -> PreTrainedModel:
+    """A GPT2 with fewer layers than the dense one: new, or evenly chosen out of it with all the rest."""
+    dense = ziplm.load(MODEL)
+    config = type(dense.config)(**{**dense.config.to_dict(), "n_layer": layers})
+    torch.manual_seed(0)
+    model: PreTrainedModel = GPT2LMHeadModel(config)  # type: ignore[no-untyped-call]
+    if kept:
+        every = dense.config.num_hidden_layers // layers
+        weights = dict(dense.state_dict())
+        for name in [name for name in weights if name.startswith("transformer.h.")]:
+            number, _, rest = name.removeprefix("transformer.h.").partition(".")
+            tensor = weights.pop(name)
+            if int(number) % every == 0:
+                weights[f"transformer.h.{int(number) // every}.{rest}"] = tensor
+        model.load_state_dict(weights)
+    model.eval()  # type: ignore[no-untyped-call]
+    return model
+
+
+def config(data: Path, targets: tuple[float, ...], steps: int) -> Config:
+    """A gradual run; other seeds than the dense model's, so that it sees other text first."""
+    recipe = RECIPES[NAME].options
+    return Config(
+        model=str(MODEL),
+        task="causal-lm",
+        output=str(HERE / "run"),
+        speedup=targets,
+        train_file=str(data / "wikitext-2" / "train.txt"),
+        validation_file=str(data / "wikitext-2" / "valid.txt"),
+        batch_size=4,
+        sequence_length=CONTEXT,
+        threads=1,
+        clock="cpu",
+        measure_seconds=30,
+        calibration_samples=256,
+        search_samples=64,
+        evaluations=30,
+        calibration_batch_size=8,
+        seed=1,
+        mode="gradual",
+        steps_per_target=steps,
+        learning_rate=LEARNING_RATE,
+        train_batch_size=recipe.batch_size,
+        weight_decay=recipe.weight_decay,
+        dropout=recipe.dropout,
+        task_weight=1.0,
+        logit_weight=1.0,
+        token_weight=0.0,
+    )
+
+
+def smaller_models(layers: list[int], steps: int) -> Iterator[Smaller]:
+    """All baselines; `steps` are those of the gradual run to each of its targets."""
+    before = int(read_json(MODEL / "metrics.json")["training"]["steps"])
+    recipe = RECIPES[NAME].options
+    for number, count in enumerate(LAYERS):
+        if count in layers:
+            after = steps * (number + 1)
+            yield Smaller(count, False, replace(recipe, max_steps=before + after))
+            yield Smaller(count, True, replace(recipe, max_steps=before + after))
+            yield Smaller(count, True, replace(recipe, learning_rate=LEARNING_RATE, max_steps=after))
+
+
+def run(data: Path, steps: int, layers: list[int]) -> None:
+    """Make and judge whatever is missing, then measure all models beside each other."""
+    files = {"test": data / "wikitext-2" / "test.txt"}
+    judge = Judge("causal-lm", MODEL, files, CONTEXT)
+    _keep_row("dense", MODEL, judge)
+    speeds = _speeds_of_layers(config(data, (2.0,), steps))
+    asked = config(data, tuple(speeds[str(count)] for count in LAYERS), steps)
+    for member in compress(asked, table_file(HERE, asked)):
+        _keep_row(f"gradual to {member.target}", member.folder, judge)
+    features = judge.training(data / "wikitext-2" / "train.txt")
+    for smaller in smaller_models(layers, steps):
+        folder, training = HERE / "smaller" / smaller.name, HERE / "training" / smaller.name
+        if not (folder / "config.json").exists():
+            print(smaller.name, flush=True)
+            model = smaller.build()
+            finetune(model, judge.task, features, smaller.options, folder=training, progress=tell)
+            ziplm.save(model, folder, judge.tokenizer)
+        shutil.rmtree(training, ignore_errors=True)
+        _keep_row(smaller.name, folder, judge)
+    _measure(asked)
+
+
+def _keep_row(name: str, folder: Path, judge: Judge) -> None:
+    path = HERE / "rows" / f"{name}.json"
+    if path.exists():
+        return
+    model = ziplm.load(folder)
+    transformer: Any = model.base_model
+    decoder = sum(parameter.numel() for parameter in transformer.h.parameters())
+    keep(path, {"name": name, "folder": str(folder), "decoder parameters": decoder, **judge(model)})
+
+
+def _speeds_of_layers(config: Config) -> dict[str, float]:
+    """How much faster fewer layers are, by their number; two digits, since they become names of targets."""
+    path = HERE / "layers.json"
+    if not path.exists():
+        models = {str(count): with_layers(count, kept=True) for count in LAYERS}
+        found = compare_models({"dense": ziplm.load(MODEL), **models}, config.setting, max_seconds=90)
+        write_json(path, {name: round(found.speedup(name).value, 2) for name in models})
+    speeds: dict[str, float] = read_json(path)
+    print(f"measured speedups by number of layers: {speeds}", flush=True)
+    return speeds
+
+
+def _measure(config: Config) -> None:
+    """All models in the same rounds, again whenever there are more."""
+    folders = {row["name"]: row["folder"] for row in rows_in(HERE)}
+    names = sorted(folders, key=lambda name: name != "dense")
+    path = HERE / "speedups.json"
+    if path.exists() and set(read_json(path)) == set(names) - {"dense"}:
+        return
+    models = {name: ziplm.load(folders[name]) for name in names}
+    found = compare_models(models, config.setting, max_seconds=180)
+    ratios = {name: found.speedup(name) for name in names[1:]}
+    write_json(path, {name: [ratio.value, ratio.low, ratio.high] for name, ratio in ratios.items()})
+
+
+def report() -> None:
+    """Perplexity beside speedup, all measured in the same rounds."""
+    speedups = read_json(HERE / "speedups.json") if (HERE / "speedups.json").exists() else {}
+    rows = sorted(rows_in(HERE), key=lambda row: (speedups.get(row["name"], [0])[0], row["name"]))
+    lines = []
+    for row in rows:
+        value, low, high = speedups.get(row["name"], [1.0, 1.0, 1.0])
+        shown = f"{value:.2f} [{low:.2f}, {high:.2f}]" if row["name"] in speedups else ""
+        decoder = f"{row['decoder parameters'] / 1e6:.2f}M"
+        lines.append([row["name"], shown, decoder, f"{row['test']:.1f}"])
+    print_table(
+        "GPT2 on WikiText-2", ["", "measured speedup", "decoder parameters", "test perplexity"], lines
+    )
