@@ -23,6 +23,7 @@ from ziplm.adapters import Module, adapter_for
 from ziplm.errors import BadRun, ZipLMError
 from ziplm.files import written_whole
 from ziplm.tasks.base import Features, Progress, Task
+from ziplm.workers import ALONE, Workers
 
 SHARE = 0.9  # of the loss metric in weights and metrics; the rest treats all tokens and directions alike
 TOKENS_PER_COLUMN = 0.25  # effective tokens below which weights would leave too few to go by
@@ -110,24 +111,29 @@ def loss_metric(
     batch_size: int = 16,
     seed: int = 0,
     progress: Progress | None = None,
+    workers: Workers = ALONE,
 ) -> LossMetric:
     """One forward and backward pass over `features`, for all modules that are left."""
     adapter = adapter_for(model)
     modules = [module for module in adapter.modules(model) if module.groups]
     gammas = {module.name: Moments(adapter.weight(model, module).shape[0], "cpu") for module in modules}
-    squares: dict[str, list[torch.Tensor]] = {module.name: [] for module in modules}
+    squares: list[dict[str, torch.Tensor]] = []  # of each batch
 
-    def take(name: str, gradient: torch.Tensor, batch: dict[str, torch.Tensor]) -> None:
+    def take(name: str, gradient: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         felt = gradient[batch["attention_mask"].bool()].float().cpu()  # (tokens, hidden)
         gammas[name].update(felt)
-        squares[name].append(felt.square().sum(-1))
+        return felt.square().sum(-1)
 
-    for batch, _, gradients in with_gradients(model, task, features, modules, batch_size, seed, progress):
-        for name, gradient in gradients.items():
-            take(name, gradient, batch)
+    for batch, _, gradients in with_gradients(
+        model, task, features, modules, batch_size, seed, progress, workers
+    ):
+        squares.append({name: take(name, gradient, batch) for name, gradient in gradients.items()})
+    squares = workers.joined(squares)
+    for gamma in gammas.values():
+        workers.add_up(gamma)
     return LossMetric(
         {name: gamma.hessian / 2 for name, gamma in gammas.items()},
-        {name: torch.cat(parts) for name, parts in squares.items()},
+        {module.name: torch.cat([own[module.name] for own in squares]) for module in modules},
     )
 
 
@@ -139,8 +145,12 @@ def with_gradients(
     batch_size: int,
     seed: int,
     progress: Progress | None = None,
+    workers: Workers = ALONE,
 ) -> Iterator[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, torch.Tensor]]]:
-    """Batches, with each module's input of the output matrix and the gradient at its output, by name."""
+    """Batches, with each module's input of the output matrix and the gradient at its output, by name.
+
+    What is drawn for a batch depends on the samples before it, whoever does those.
+    """
     adapter = adapter_for(model)
     inputs: dict[str, torch.Tensor] = {}
     outputs: dict[str, torch.Tensor] = {}
@@ -161,15 +171,16 @@ def with_gradients(
         for module in modules:
             layer = adapter.output_layer(model, module)
             stack.enter_context(layer.register_forward_hook(watch(module.name)))
-        for chosen, batch in task.batches(features, batch_size, model.device):
-            generator.manual_seed(seed * 1_000_003 + done)
-            said = task.head.outputs(model, batch)
-            _require_finite("outputs", [said], len(chosen))  # nothing can be drawn from others
-            score = task.head.score(model, said, batch, generator)
-            found = torch.autograd.grad(score, list(outputs.values()), materialize_grads=True)
-            _require_finite("gradients", found, len(chosen))
-            yield batch, inputs, dict(zip(outputs, found, strict=True))
-            outputs.clear()
+        for number, (chosen, batch) in enumerate(task.batches(features, batch_size, model.device)):
+            if workers.owns(number):
+                generator.manual_seed(seed * 1_000_003 + done)
+                said = task.head.outputs(model, batch)
+                _require_finite("outputs", [said], len(chosen))  # nothing can be drawn from others
+                score = task.head.score(model, said, batch, generator)
+                found = torch.autograd.grad(score, list(outputs.values()), materialize_grads=True)
+                _require_finite("gradients", found, len(chosen))
+                yield batch, inputs, dict(zip(outputs, found, strict=True))
+                outputs.clear()
             done += len(chosen)
             if progress is not None:
                 progress(done, len(features))
@@ -192,6 +203,7 @@ def gather_inputs(
     *,
     batch_size: int = 16,
     progress: Progress | None = None,
+    workers: Workers = ALONE,
 ) -> dict[str, Inputs]:
     """One forward pass: moments of what the output matrices of `modules` are given, and of the stream after.
 
@@ -203,6 +215,7 @@ def gather_inputs(
         weights: by name; (tokens,) as in `LossMetric.token_weights`, or None for equal ones.
         batch_size: samples at a time.
         progress: called with the samples done.
+        workers: who the batches are dealt out to; each gets what all have found.
     """
     adapter = adapter_for(model)
     device = model.device if model.device.type != "mps" else torch.device("cpu")  # sums are float64
@@ -235,15 +248,21 @@ def gather_inputs(
             stack.enter_context(point.module.register_forward_pre_hook(remember(module.name, point.argument)))
             hook = take(module, adapter.norm_after(model, module))
             stack.enter_context(adapter.output_layer(model, module).register_forward_hook(hook))
-        for chosen, batch in task.batches(features, batch_size, model.device):
+        for number, (chosen, batch) in enumerate(task.batches(features, batch_size, model.device)):
             mask = batch["attention_mask"].bool()
-            task.head.outputs(model, batch)
+            if workers.owns(number):
+                task.head.outputs(model, batch)
             first += int(mask.sum())
             done += len(chosen)
             if progress is not None:
                 progress(done, len(features))
+    everywhere = workers.joined([streams])
     for name, inputs in found.items():
-        inputs.inverse_variance, inputs.spread = streams[name].result()
+        workers.add_up(inputs.moments)
+        stream = _StreamSums()
+        for own in everywhere:
+            stream.merge(own[name])
+        inputs.inverse_variance, inputs.spread = stream.result()
     return found
 
 
@@ -265,8 +284,15 @@ class _StreamSums:
             normalised = normalised * norm.weight.double()
         self.inverse += float(inverse.sum())
         self.count += len(stream)
-        self.total = self.total + normalised.sum(0)
-        self.squares = self.squares + normalised.square().sum(0)
+        self.total = self.total + normalised.sum(0).cpu()
+        self.squares = self.squares + normalised.square().sum(0).cpu()
+
+    def merge(self, other: "_StreamSums") -> None:
+        """Add what was taken in elsewhere."""
+        self.inverse += other.inverse
+        self.count += other.count
+        self.total = self.total + other.total
+        self.squares = self.squares + other.squares
 
     def result(self) -> tuple[float, float]:
         """Mean of 1/σ², and the summed variance of the normalised stream."""

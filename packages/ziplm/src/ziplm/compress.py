@@ -11,6 +11,7 @@ from ziplm.pipeline import Pipeline
 from ziplm.progress import Bars, Reporter, Silent
 from ziplm.run import open_run
 from ziplm.targets import targets_of
+from ziplm.workers import join
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,15 @@ def compress(
 ) -> list[Compressed]:
     """Make a family of smaller models, one for each target, each measured to be as fast as asked.
 
-    The same call goes on where a killed one was. See `Config` for all options.
+    The same call goes on where a killed one was. See `Config` for all options. Every process of a torchrun
+    may make it: they share the work, and each returns the same.
 
     Args:
         model: a folder, or a name on the hub.
         task: a name of `ziplm.tasks.TASKS`.
         output: the run folder.
         config: all of it at once, instead.
-        progress: whether to show bars on stderr.
+        progress: whether to show bars on stderr, in the first process only.
         options: of `Config`, such as ``speedup=[2, 4]``.
 
     Returns:
@@ -59,9 +61,12 @@ def compress(
         config = Config.of({"model": model, "task": task, "output": str(output or ""), **options})
     reporter = progress if not isinstance(progress, bool) else Bars() if progress else Silent()
     targets = targets_of(config)
-    with open_run(config) as run:
+    workers = join(config.device)
+    if workers.rank > 0:
+        reporter = Silent()
+    with open_run(config, workers) as run:
         pipeline = Pipeline(config, run, reporter)
-        todo = [target for target in targets if not run.is_done(target.name)]
+        todo = workers.first(lambda: [target for target in targets if not run.is_done(target.name)])
         if config.mode == "gradual":
             compress_gradually(pipeline, targets)
         elif todo:

@@ -5,9 +5,10 @@ dense model throughout.
 """
 
 import copy
-import math
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,54 +18,56 @@ from transformers import PreTrainedModel
 from ziplm.checkpoint import save
 from ziplm.config import Config
 from ziplm.errors import UsageError
+from ziplm.family import DENSE_TRAINING, FAMILY_FILE, family_report
 from ziplm.files import write_json
 from ziplm.finetune import TrainingOptions, finetune
 from ziplm.member import Member, check_reachable
 from ziplm.pipeline import Pipeline
 from ziplm.run import Run
 from ziplm.targets import Target
+from ziplm.workers import ALONE, Workers
 
 
 def compress_gradually(pipeline: Pipeline, targets: Sequence[Target]) -> None:
-    """Make all targets that are not there yet, one out of the other, and write what the family took."""
+    """Make all targets that are not there yet, one out of the other, and write what the family took.
+
+    The checkpoints of a training, several times a model's size, are deleted when its model is there.
+    """
     if any(target.kind == "recover" for target in targets):
         raise UsageError("gradual compression cannot aim at a share of the metric", "give --speedup")
+    workers = pipeline.workers
+    training_options(pipeline.config, workers)  # fails before the long work
     check_reachable(pipeline, targets)
     _train_dense(pipeline)
     current = pipeline.model
     for number, target in enumerate(targets):
-        folder = pipeline.run.result_folder(target.name)
-        if not pipeline.run.is_done(target.name):
-            pipeline.reporter.note(f"target {target.name}, from {_previous(targets, number)}")
+        folder, previous = pipeline.run.result_folder(target.name), _previous(targets, number)
+        state = _StepRun(pipeline.run, target.name, previous)
+        if workers.missing(folder / "metrics.json"):
+            pipeline.reporter.note(f"target {target.name}, from {previous}")
             config = replace(pipeline.config, seed=pipeline.config.seed + number)
-            state = _StepRun(pipeline.run, target.name)
             step = Pipeline(config, state, pipeline.reporter, before=pipeline, model=current)
             GradualMember(step, target).make()
-        # From its file, so that a resumed run starts from the same bits.
-        current = pipeline.task.load_model(str(folder), dtype=pipeline.dense.dtype)
-        current.to(pipeline.dense.device)  # type: ignore[arg-type]  # a decorator hides self
-    write_json(pipeline.run.folder / "family.json", family_report(pipeline.run, targets))
-
-
-def family_report(run: Run, targets: Sequence[Target]) -> dict[str, Any]:
-    """Epochs, examples and hours of a whole family."""
-    trainings = [run.metrics(target.name).get("training") or {} for target in targets]
-    return {
-        "targets": [target.name for target in targets],
-        "epochs": math.fsum(training.get("epochs", 0.0) for training in trainings),
-        "steps": sum(training.get("steps", 0) for training in trainings),
-        "examples": sum(training.get("examples", 0) for training in trainings),
-        "hours": sum(run.metrics(targets[-1].name)["seconds"].values()) / 3600,
-    }
+        workers.first(partial(_forget_checkpoints, state.training(target.name)))
+        current = _loaded(pipeline, folder)
+    report = family_report(pipeline.run, targets)
+    workers.first(lambda: write_json(pipeline.run.folder / FAMILY_FILE, report))
 
 
 class _StepRun(Run):
-    """The state of one step within a run: its own calibration, the run's results."""
+    """The state of one step within a run: its own calibration, the run's results.
 
-    def __init__(self, run: Run, target: str) -> None:
-        super().__init__(run.folder)
-        self.state = run.state / "steps" / target
+    It is named by both ends of the step: with a target more in between, it would be another one.
+    """
+
+    def __init__(self, run: Run, target: str, previous: str) -> None:
+        super().__init__(run.folder, run.workers)
+        self.state = run.state / "steps" / f"{target}-from-{previous}"
         self.metric_file = self.state / "metric.safetensors"
+
+    def training(self, target: str) -> Path:
+        """Where the checkpoints of the training are."""
+        return self.target_state(target) / "training"
 
 
 class GradualMember(Member):
@@ -73,7 +76,7 @@ class GradualMember(Member):
     def finetune(self, small: PreTrainedModel) -> dict[str, Any]:
         """Train with the dense model as teacher."""
         pipeline = self.pipeline
-        loss, options = distillation(self.config), training_options(self.config)
+        loss, options = distillation(self.config), training_options(self.config, pipeline.workers)
         teacher = pipeline.dense if loss.logit or loss.token else None
         with self.run.timed("finetune"), self.reporter.stage("fine-tune") as advance:
             summary = finetune(
@@ -99,13 +102,18 @@ def distillation(config: Config) -> DistillationLoss:
     )
 
 
-def training_options(config: Config) -> TrainingOptions:
-    """How to fine-tune after each target."""
+def training_options(config: Config, workers: Workers = ALONE) -> TrainingOptions:
+    """How to fine-tune after each target. All processes together make one batch, however many there are."""
+    if config.train_batch_size % workers.world:
+        raise UsageError(
+            f"train_batch_size is {config.train_batch_size} with {workers.world} processes",
+            "give a multiple of their number: they share each batch",
+        )
     return TrainingOptions(
         learning_rate=config.learning_rate,
         epochs=config.epochs_per_step,
         max_steps=config.steps_per_target,
-        batch_size=config.train_batch_size,
+        batch_size=config.train_batch_size // workers.world,
         gradient_accumulation=config.gradient_accumulation,
         weight_decay=config.weight_decay,
         seed=config.seed,
@@ -117,22 +125,40 @@ def training_options(config: Config) -> TrainingOptions:
 
 def _train_dense(pipeline: Pipeline) -> None:
     """Fine-tune the dense model first, if asked to; it becomes the teacher."""
-    config = pipeline.config
-    if not config.dense_epochs and config.dense_steps < 1:
+    config, workers = pipeline.config, pipeline.workers
+    if config.dense_steps == 0 or (config.dense_steps < 0 and not config.dense_epochs):
         return
-    folder: Path = pipeline.run.folder / "dense"
-    if not (folder / "config.json").is_file():
+    folder, state = pipeline.run.folder / "dense", pipeline.run.state / "dense-training"
+    if workers.missing(folder / "config.json"):
         model = copy.deepcopy(pipeline.model)
         options = replace(
-            training_options(config), epochs=config.dense_epochs or 1.0, max_steps=config.dense_steps
+            training_options(config, workers), epochs=config.dense_epochs or 1.0, max_steps=config.dense_steps
         )
         with pipeline.run.timed("finetune"), pipeline.reporter.stage("fine-tune the dense model") as advance:
-            state = pipeline.run.state / "dense-training"
-            finetune(model, pipeline.task, pipeline.splits.train, options, folder=state, progress=advance)
-        save(model, folder, pipeline.tokenizer)
-    pipeline.model = pipeline.task.load_model(str(folder), dtype=pipeline.model.dtype)
-    pipeline.model.to(config.device)  # type: ignore[arg-type]  # a decorator hides self
+            train = pipeline.splits.train
+            summary = finetune(model, pipeline.task, train, options, folder=state, progress=advance)
+
+        def add_summary(made: Path) -> None:
+            write_json(made / DENSE_TRAINING, asdict(summary))
+
+        workers.first(lambda: save(model, folder, pipeline.tokenizer, also=add_summary))
+    workers.first(partial(_forget_checkpoints, state))
+    pipeline.model = _loaded(pipeline, folder)
+
+
+def _loaded(pipeline: Pipeline, folder: Path) -> PreTrainedModel:
+    """A model from its file, so that a resumed run starts from the same bits."""
+    attention = pipeline.config.attention
+    options = {"attn_implementation": attention} if attention else {}
+    model = pipeline.task.load_model(str(folder), dtype=pipeline.model.dtype, **options)
+    model.to(pipeline.model.device)  # type: ignore[arg-type]  # a decorator hides self
+    return model
+
+
+def _forget_checkpoints(training: Path) -> None:
+    for checkpoint in training.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)
 
 
 def _previous(targets: Sequence[Target], number: int) -> str:
-    return "the dense model" if number == 0 else targets[number - 1].name
+    return "dense" if number == 0 else targets[number - 1].name

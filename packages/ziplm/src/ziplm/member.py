@@ -1,10 +1,12 @@
 """One target, from the search to its checkpoint: stages 4 to 7."""
 
+import copy
 import platform
 import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,7 @@ class Member:
     def __init__(self, pipeline: Pipeline, target: Target) -> None:
         self.pipeline, self.target = pipeline, target
         self.config, self.run, self.reporter = pipeline.config, pipeline.run, pipeline.reporter
+        self.workers = pipeline.workers
         self.state = self.run.target_state(target.name)
         self.predicted_only = self.config.latency_table is not None
 
@@ -87,13 +90,15 @@ class Member:
             self.pipeline.task.copy_extras(Path(self.config.model), folder)
             write_json(folder / "metrics.json", {**report, "bytes_on_disk": size_on_disk(folder)})
 
-        save(small, self.run.result_folder(self.target.name), self.pipeline.tokenizer, also=add_report)
+        folder, tokenizer = self.run.result_folder(self.target.name), self.pipeline.tokenizer
+        self.workers.first(lambda: save(small, folder, tokenizer, also=add_report))
 
     def _kept(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """A result from its file, or made and saved."""
         path = self.state / name
-        if not path.exists():
-            write_json(path, make())
+        if self.workers.missing(path):
+            made = make()
+            self.workers.first(lambda: write_json(path, made))
         kept: dict[str, Any] = read_json(path)
         return kept
 
@@ -102,18 +107,18 @@ class Member:
         names = [config.prior] if config.prior != "auto" else prior_names_for(pipeline.priors)
         self.state.mkdir(parents=True, exist_ok=True)
         with self.run.timed("search"), self.reporter.stage("search") as advance:
-            return find_levels(
+            search = partial(
+                find_levels,
                 pipeline.choices,
                 budgets,
                 names,
-                pipeline.search_loss,
-                pipeline.judge_loss,
                 method=config.search,
                 evaluations=config.evaluations,
                 seed=config.seed,
                 checkpoint=self.state / "search.json",
                 progress=lambda done, best: advance(done, config.evaluations),
             )
+            return self.workers.led(search, pipeline.search_loss, pipeline.judge_loss)
 
     def _measure(self, small: PreTrainedModel, description: str) -> Measured:
         with self.run.timed("measure"), self.reporter.stage(description) as advance:
@@ -128,7 +133,8 @@ class Member:
     def _fit(self, found: Found, budgets: dict[str, float], absolute: bool) -> dict[str, Any]:
         if self.predicted_only:
             return {"levels": list(found.levels), "rounds": [], "measured": None}
-        levels, rounds, fresh = fit_levels(
+        fit = partial(
+            fit_levels,
             self.pipeline.model,
             self.pipeline.traces,
             self.pipeline.choices,
@@ -138,6 +144,7 @@ class Member:
             lambda small: self._measure(small, "fit: measure"),
             absolute=absolute,
         )
+        levels, rounds, fresh = self.workers.first(fit)
         return {"levels": list(levels), "rounds": rounds, "measured": asdict(fresh)}
 
     def _refit(self, small: PreTrainedModel) -> tuple[PreTrainedModel, dict[str, Any] | None]:
@@ -148,16 +155,20 @@ class Member:
         with self.run.timed("refit"), self.reporter.stage("refit") as advance:
             features = pipeline.parts[0]
             weights = {module.name: pipeline.token_weights(module)[0] for module in pipeline.modules}
-            fitted = refit(
-                pipeline.model,
-                small,
-                pipeline.task,
-                features,
-                weights,
-                most_samples=REFIT_SAMPLES,
-                batch_size=self.config.calibration_batch_size,
-                progress=advance,
-            )
+            if self.workers.rank == 0:
+                fitted = refit(
+                    pipeline.model,
+                    small,
+                    pipeline.task,
+                    features,
+                    weights,
+                    most_samples=REFIT_SAMPLES,
+                    batch_size=self.config.calibration_batch_size,
+                    progress=advance,
+                )
+            else:
+                fitted = copy.deepcopy(small).eval()
+            self.workers.spread_weights(fitted)
             before, after = pipeline.divergence(small), pipeline.divergence(fitted)
         kept = after < before
         return (fitted if kept else small), {"before": before, "after": after, "kept": kept}

@@ -51,6 +51,7 @@ class Pipeline:
         model: PreTrainedModel | None = None,
     ) -> None:
         self.config, self.run, self.reporter, self.before = config, run, reporter, before
+        self.workers = run.workers
         if model is not None:
             self.model = model
 
@@ -122,20 +123,9 @@ class Pipeline:
         if self.before is not None:
             return self.before.table
         file = self.run.latency_file
-        if not file.exists():
-            given = self.config.latency_table
-            if given is not None:
-                table = LatencyTable.load(given)
-            else:
-                with self.run.timed("profile"), self.reporter.stage("profile") as advance:
-                    table = latency_table(
-                        for_measuring(self.model, self.config.setting),
-                        self.config.setting,
-                        round_to=self.config.round_to,
-                        max_seconds=self.config.profile_seconds,
-                        progress=lambda rounds, used: advance(used, 1.0),
-                    )
-            table.save(file)
+        model = self.model
+        if self.workers.missing(file):
+            self.workers.first(lambda: self._new_table(model).save(file))
         table = LatencyTable.load(file)
         for module in self.modules:
             largest = max(table.curves[module.kind].sizes) if module.kind in table.curves else 0
@@ -147,12 +137,28 @@ class Pipeline:
                 )
         return table
 
+    def _new_table(self, model: PreTrainedModel) -> LatencyTable:
+        if self.config.latency_table is not None:
+            return LatencyTable.load(self.config.latency_table)
+        with self.run.timed("profile"):
+            return self._measured_table("profile", model, self.config.profile_seconds)
+
+    def _measured_table(self, description: str, model: PreTrainedModel, seconds: float) -> LatencyTable:
+        with self.reporter.stage(description) as advance:
+            return latency_table(
+                for_measuring(model, self.config.setting),
+                self.config.setting,
+                round_to=self.config.round_to,
+                max_seconds=seconds,
+                progress=lambda rounds, used: advance(used, 1.0),
+            )
+
     @cached_property
     def metric(self) -> LossMetric | None:
         """Stage 1, first half: what the loss feels."""
         if not self.config.gradients:
             return None
-        if not self.run.metric_file.exists():
+        if self.workers.missing(self.run.metric_file):
             with self.run.timed("calibrate"), self.reporter.stage("calibrate: gradients") as advance:
                 found = loss_metric(
                     self.model,
@@ -161,30 +167,33 @@ class Pipeline:
                     batch_size=self.config.calibration_batch_size,
                     seed=self.config.seed,
                     progress=advance,
+                    workers=self.workers,
                 )
-                found.save(self.run.metric_file)
+                self.workers.first(lambda: found.save(self.run.metric_file))
         return LossMetric.load(self.run.metric_file)
 
     def token_weights(self, module: Module) -> tuple[torch.Tensor | None, int]:
         """Weights of the tokens of the first part for one module, and how many they amount to."""
         if self.metric is None:
             return None, sum(len(sample["input_ids"]) for sample in self.parts[0])
-        return self.metric.token_weights(module.name, module.groups * module.group_size)
+        return self.metric.token_weights(module.name, _columns(module))
 
     @cached_property
     def traces(self) -> dict[str, Trace]:
         """Stage 2: a trace for every module."""
-        missing = [
-            module
-            for module in self.modules
-            if not (self.run.trace_file(module.name).exists() and self.run.priors_file(module.name).exists())
-        ]
+        modules = self.modules
+        there = self.workers.first(lambda: [self._is_pruned(module) for module in modules])
+        missing = [module for module, done in zip(modules, there, strict=True) if not done]
         for chunk in _chunks(missing, int(self.config.memory_gb * 2**30)):
             self._prune_chunk(chunk)
+        self.workers.wait()  # for all files to be there
         try:
             return {module.name: Trace.load(self.run.trace_file(module.name)) for module in self.modules}
         except ValueError as error:
             raise BadRun(str(error), "delete that file and run the command again") from error
+
+    def _is_pruned(self, module: Module) -> bool:
+        return self.run.trace_file(module.name).exists() and self.run.priors_file(module.name).exists()
 
     def _prune_chunk(self, modules: Sequence[Module]) -> None:
         """Gather the inputs of some modules in one pass, prune them, and forget the inputs."""
@@ -198,9 +207,12 @@ class Pipeline:
                 {name: weights for name, (weights, _) in tokens.items()},
                 batch_size=self.config.calibration_batch_size,
                 progress=advance,
+                workers=self.workers,
             )
+        own = self.workers.share(sorted(modules, key=_columns, reverse=True))  # of the large ones, too
+        inputs = {module.name: inputs[module.name] for module in own}
         with self.run.timed("prune"), self.reporter.stage("prune") as advance:
-            for number, module in enumerate(modules):
+            for number, module in enumerate(own):
                 trace, priors = prune_module(
                     self.model,
                     module,
@@ -211,11 +223,10 @@ class Pipeline:
                     method=self.config.selection,
                     update=self.config.update,
                 )
-                with written_whole(self.run.priors_file(module.name)) as temporary:
-                    save_file({name: prior.contiguous() for name, prior in priors.items()}, temporary)
+                _write_tensors(self.run.priors_file(module.name), priors)
                 self.run.trace_file(module.name).parent.mkdir(parents=True, exist_ok=True)
                 trace.save(self.run.trace_file(module.name))
-                advance(number + 1, len(modules))
+                advance(number + 1, len(own))
 
     @cached_property
     def priors(self) -> dict[str, Priors]:
@@ -231,7 +242,7 @@ class Pipeline:
 
     def _exact_priors(self, traces: dict[str, Trace]) -> dict[str, torch.Tensor]:
         file = self.run.priors_file("exact")
-        if not file.exists():
+        if self.workers.missing(file):
             with self.run.timed("prune"), self.reporter.stage("prune: exact prior") as advance:
                 found = exact_priors(
                     self.model,
@@ -242,9 +253,9 @@ class Pipeline:
                     batch_size=self.config.calibration_batch_size,
                     seed=self.config.seed,
                     progress=advance,
+                    workers=self.workers,
                 )
-                with written_whole(file) as temporary:
-                    save_file(found, temporary)
+                self.workers.first(lambda: _write_tensors(file, found))
         return _read_tensors(file)
 
     @cached_property
@@ -264,14 +275,7 @@ class Pipeline:
         if self.config.latency_table is not None:
             table = LatencyTable.load(self.config.latency_table)
         else:
-            with self.reporter.stage("measuring roughly") as advance:
-                table = latency_table(
-                    for_measuring(self.model, self.config.setting),
-                    self.config.setting,
-                    round_to=self.config.round_to,
-                    max_seconds=seconds,
-                    progress=lambda rounds, used: advance(used, 1.0),
-                )
+            table = self._measured_table("measuring roughly", self.model, seconds)
         return self._choices({}, table)
 
     @cached_property
@@ -292,6 +296,7 @@ class Pipeline:
             self.parts[part],
             loss=self.config.loss,
             batch_size=self.config.calibration_batch_size,
+            workers=self.workers,
         )
 
     @cached_property
@@ -306,34 +311,36 @@ class Pipeline:
 
     def divergence(self, model: PreTrainedModel) -> float:
         """How far a model is from the dense one, on the third part of the samples."""
-        head, total, samples = self.task.head, 0.0, 0
+        head, parts = self.task.head, []
+        batches = self.task.batches(self.parts[2], self.config.calibration_batch_size, self.model.device)
         with torch.inference_mode():
-            for _, batch in self.task.batches(
-                self.parts[2], self.config.calibration_batch_size, self.model.device
-            ):
+            for _, batch in self.workers.share(batches):
                 reference = head.outputs(self.model, batch)
-                part = head.divergence(model, head.outputs(model, batch), reference, batch)
-                total, samples = total + part.total, samples + part.samples
-        return total / samples
+                parts.append(head.divergence(model, head.outputs(model, batch), reference, batch))
+        parts = self.workers.joined(parts)
+        return sum(part.total for part in parts) / sum(part.samples for part in parts)
 
     def evaluate(self, model: PreTrainedModel, description: str) -> dict[str, dict[str, float]]:
-        """Metrics on every evaluation split."""
-        found = {}
-        for name, features in self.splits.evaluation.items():
-            self.task.prepare_reference(self.dense, features)
+        """Metrics on every evaluation split, found by the first process."""
+        dense, splits = self.dense, self.splits.evaluation
+
+        def metrics_on(name: str, features: Sequence[Features]) -> dict[str, float]:
+            self.task.prepare_reference(dense, features)
             with self.run.timed("evaluate"), self.reporter.stage(f"{description}: {name}") as advance:
-                found[name] = self.task.evaluate(
+                return self.task.evaluate(
                     model, features, self.config.calibration_batch_size, progress=advance
                 )
-        return found
+
+        return self.workers.first(lambda: {name: metrics_on(name, own) for name, own in splits.items()})
 
     @cached_property
     def dense_metrics(self) -> dict[str, dict[str, float]]:
         """Metrics of the dense model."""
         if self.before is not None:
             return self.before.dense_metrics
-        if not self.run.dense_file.exists():
-            write_json(self.run.dense_file, self.evaluate(self.model, "evaluate dense"))
+        if self.workers.missing(self.run.dense_file):
+            found = self.evaluate(self.model, "evaluate dense")
+            self.workers.first(lambda: write_json(self.run.dense_file, found))
         metrics: dict[str, dict[str, float]] = read_json(self.run.dense_file)
         return metrics
 
@@ -346,6 +353,11 @@ class Pipeline:
         return float(next(iter(metrics.values()))[self.task.metric])
 
 
+def _write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    with written_whole(path) as temporary:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
+
+
 def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
     try:
         return load_file(path)
@@ -353,9 +365,13 @@ def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
         raise BadRun(f"{path} is damaged", "delete it and run the command again") from error
 
 
+def _columns(module: Module) -> int:
+    return module.groups * module.group_size
+
+
 def _chunks(modules: Sequence[Module], limit: int) -> list[list[Module]]:
     """Modules whose moments, and the copies that pruning one of them takes, fit into memory together."""
-    sizes = [8 * (module.groups * module.group_size) ** 2 for module in modules]
+    sizes = [8 * _columns(module) ** 2 for module in modules]
     copies = 4 * max(sizes, default=0)
     chunks: list[list[Module]] = []
     room = 0

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from ziplm.adapters import Module, adapter_for
 from ziplm.calibrate import Inputs, LossMetric, with_gradients
 from ziplm.tasks.base import Features, Progress, Task
+from ziplm.workers import ALONE, Workers
 
 Priors = dict[str, torch.Tensor]
 """float64 (groups + 1,) by name of the prior."""
@@ -94,19 +95,20 @@ def exact_priors(
     batch_size: int = 16,
     seed: int = 0,
     progress: Progress | None = None,
+    workers: Workers = ALONE,
 ) -> dict[str, torch.Tensor]:
     """The exact prior of all levels, by name of the module: one forward and backward pass over `features`.
 
     The samples must be ones that the traces were not made from.
     """
-    sums = {module.name: torch.zeros(module.groups + 1, dtype=torch.float64) for module in modules}
-    samples = 0
+    changes: list[dict[str, torch.Tensor]] = []  # of each batch, (groups + 1,) by name
     for batch, inputs, gradients in with_gradients(
-        model, task, features, modules, batch_size, seed, progress
+        model, task, features, modules, batch_size, seed, progress, workers
     ):
         mask = batch["attention_mask"][..., None]
-        samples += len(mask)
+        changes.append({})
         for name, gradient in gradients.items():
             change = traces[name].first_order(inputs[name] * mask, gradient * mask)  # (batch, groups + 1)
-            sums[name] += change.double().square().sum(0).cpu()
-    return {name: total / samples for name, total in sums.items()}
+            changes[-1][name] = change.double().square().sum(0).cpu()
+    changes = workers.joined(changes)
+    return {m.name: torch.stack([own[m.name] for own in changes]).sum(0) / len(features) for m in modules}

@@ -11,7 +11,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,17 @@ import filelock
 from ziplm.config import Config
 from ziplm.errors import BadRun
 from ziplm.files import read_json, write_json
+from ziplm.workers import ALONE, Workers
 
 LEFTOVER = re.compile(r"\..+\.([0-9a-f]{32}|[a-z0-9_]{8}|\d+)(\.\w+)?")
 """Temporary names of files and folders, here and in the packages that write into a run."""
 
 
 class Run:
-    """Paths within a run folder, and the seconds that its stages took."""
+    """Paths within a run folder, the seconds that its stages took, and who works in it."""
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Path, workers: Workers = ALONE) -> None:
+        self.folder, self.workers = Path(folder), workers
         self.state = self.folder / "state"
         self.config_file = self.folder / "config.toml"
         self.latency_file = self.folder / "latency.json"
@@ -73,18 +74,28 @@ class Run:
         """Add what the block takes to a stage's seconds."""
         start = time.perf_counter()
         yield
+        if self.workers.rank > 0:
+            return
         spent = {**self.seconds, stage: self.seconds.get(stage, 0.0) + time.perf_counter() - start}
         write_json(self._seconds_file, {name: round(value, 3) for name, value in spent.items()})
 
 
 @contextmanager
-def open_run(config: Config) -> Iterator[Run]:
-    """The folder of a run, for one process at a time; made if it is not there.
+def open_run(config: Config, workers: Workers = ALONE) -> Iterator[Run]:
+    """The folder of a run, for one process at a time, or those of one torchrun; made if it is not there.
 
     Raises:
         BadRun: if another process works in it, or if it was made with other options.
     """
-    run = Run(config.output)
+    run = Run(config.output, workers)
+    with ExitStack() as held:
+        workers.first(lambda: _take(run, config, held))
+        yield run
+        workers.wait()
+
+
+def _take(run: Run, config: Config, held: ExitStack) -> None:
+    """Lock the folder for as long as the stack is open, and see that it is this run's."""
     if run.folder.exists() and not run.folder.is_dir():
         raise BadRun(f"{run.folder} is not a folder", "choose another --output")
     if run.folder.is_dir() and not run.config_file.exists() and not _is_ours(run):
@@ -97,12 +108,9 @@ def open_run(config: Config) -> Iterator[Run]:
         raise BadRun(
             f"another process works in {run.folder}", "wait for it, or choose another --output"
         ) from None
-    try:
-        _remove_leftovers(run)
-        _keep_config(run, config)
-        yield run
-    finally:
-        lock.release()
+    held.callback(lock.release)
+    _remove_leftovers(run)
+    _keep_config(run, config)
 
 
 def _is_ours(run: Run) -> bool:

@@ -19,6 +19,7 @@ from ziplm.adapters import Adapter, Module, adapter_for
 from ziplm.adapters.base import structure_copy
 from ziplm.heads import IGNORED, Batch, Head, LanguageModel
 from ziplm.tasks.base import Features, Task
+from ziplm.workers import ALONE, Workers
 
 GIBIBYTE = 2**30
 
@@ -95,6 +96,7 @@ class Evaluator:
         loss: "kl" for the divergence from the dense model, "task" for the model's own loss on labels.
         batch_size: samples at a time.
         state_bytes: how much memory remembered states may take.
+        workers: who the batches are dealt out to; all ask for the same candidates, and get the same losses.
     """
 
     def __init__(
@@ -106,9 +108,11 @@ class Evaluator:
         loss: str = "kl",
         batch_size: int = 32,
         state_bytes: int = GIBIBYTE,
+        workers: Workers = ALONE,
     ) -> None:
-        self._stitcher, self._task, self._loss = stitcher, task, loss
-        self._batches = [batch for _, batch in task.batches(features, batch_size, stitcher.model.device)]
+        self._stitcher, self._task, self._loss, self._workers = stitcher, task, loss, workers
+        batches = task.batches(features, batch_size, stitcher.model.device)
+        self._batches = [batch for _, batch in workers.share(batches)]
         self._reference = self._dense_outputs()
         self._layers = stitcher.adapter.layers(stitcher.model)
         hidden = self._layers_output_bytes()
@@ -139,14 +143,14 @@ class Evaluator:
         states: dict[int, list[torch.Tensor]] = {
             layer: self._best_states[layer] for layer in self._best_states if layer <= start
         }
-        total, samples = 0.0, 0
+        parts: list[tuple[float, int]] = []
         for number, batch in enumerate(self._batches):
             state = self._best_states[start][number] if start else None
             later = range(start + self._stride, len(self._layers), self._stride)
             with replayed(self._layers, start, state), _recorded(self._layers, later, states):
-                part, count = self._evaluate(number, batch)
-            total, samples = total + part, samples + count
-        loss = total / samples
+                parts.append(self._evaluate(number, batch))
+        parts = self._workers.joined(parts)
+        loss = sum(part for part, _ in parts) / sum(count for _, count in parts)
         if loss < self._best:
             self._best, self._best_removed, self._best_states = loss, [int(k) for k in removed], states
         return loss

@@ -12,6 +12,7 @@ from ziplm.config import PRIORS, SEARCHES, SELECTIONS, Config, read_options
 from ziplm.plan import plan
 from ziplm.progress import Bars
 from ziplm.report import print_family
+from ziplm.workers import own_rank
 
 EXAMPLES = """
 \b
@@ -22,6 +23,7 @@ Examples:
   ziplm compress gpt2 --task causal-lm --train-file train.txt --validation-file valid.txt --speedup 1.5 \\
       --sequence-length 512 --batch-size 4 -o runs/gpt2
   ziplm compress --config runs/sst2/config.toml
+  torchrun --nproc_per_node 2 -m ziplm compress --config runs/sst2/config.toml
 """
 
 
@@ -73,8 +75,10 @@ def compress(context: click.Context, /, config_file: Path | None, dry_run: bool,
     said = {name: value for name, value in given(context).items() if name not in ("config_file", "dry_run")}
     config = Config.of({**options, **said})
     console = Console(highlight=False)
-    if dry_run:
+    if dry_run and own_rank() == 0:
         console.print(plan(config, Bars()), markup=False, soft_wrap=True)
+    if dry_run:
         return
     made = run_compress(config=config, progress=Bars())
-    print_family(made, console)
+    if own_rank() == 0:
+        print_family(made, console)
