@@ -115,6 +115,7 @@ def edited(path: Path, *keys: str, value: object = None) -> None:
         (("curves", "ffn", "timings"), [{"seconds": 1.0}] * 2, "is corrupt: low is missing"),
         (("environment", "threads"), None, "is corrupt: threads is missing"),
         (("environment", "moon"), "full", "is corrupt: 'moon' is not known"),
+        (("environment", "versions"), {"a\nb": None}, "is corrupt: the version of a b is None"),
     ],
 )
 def test_corrupt_and_foreign_files_are_named(

@@ -11,6 +11,7 @@ import numpy as np
 from latency_profiler._callables import device_of, in_inference_mode
 from latency_profiler._clock import Clock, ClockName, resolve_clock
 from latency_profiler._errors import OptionError, require
+from latency_profiler._memory import kept_memory
 from latency_profiler._rounds import Inputs, Progress, Rounds, Stopping, StopReason, Variant, run_rounds
 from latency_profiler._statistics import figures, interval, percentile_20, relative_error, resampled
 from latency_profiler._threads import pinned_threads
@@ -140,7 +141,7 @@ def compare(
     require(len(variants) >= 2, f"there is nothing to compare: {len(variants)} variants", "give two or more")
     stopping = Stopping(rel_error, confidence, min_rounds, max_seconds)
     wrapped = [Variant(in_inference_mode(function), inputs) for function in variants.values()]
-    with pinned_threads(threads):
+    with pinned_threads(threads), kept_memory():
         first = next(iter(variants.values()))
         rounds = run_rounds(
             wrapped,

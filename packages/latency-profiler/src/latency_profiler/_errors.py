@@ -7,6 +7,7 @@ class ProfilerError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, hint: str) -> None:
+        message = " ".join(message.splitlines())  # names out of a file may hold anything
         super().__init__(f"{message}; {hint}")
         self.message = message
         self.hint = hint

@@ -10,6 +10,7 @@ from latency_profiler._clock import Clock, ClockName, resolve_clock
 from latency_profiler._curve import LatencyCurve
 from latency_profiler._engines import Engine, EngineName, resolve_engine
 from latency_profiler._errors import FactoryError, OptionError, ProfilerError, one_line
+from latency_profiler._memory import kept_memory
 from latency_profiler._rounds import Inputs, Progress, Stopping, Variant, run_rounds
 from latency_profiler._sizes import checked_sizes
 from latency_profiler._statistics import fastest_tenth
@@ -117,7 +118,7 @@ def profile_families(
     stopping = Stopping(rel_error, confidence, min_rounds, max_seconds)
     engine = resolve_engine(engine)
     sizes = {name: checked_sizes(family.sizes) for name, family in families.items()}
-    with pinned_threads(threads):
+    with pinned_threads(threads), kept_memory():
         variants = [_ready(family, size, engine) for name, family in families.items() for size in sizes[name]]
         rounds = run_rounds(
             variants,

@@ -11,6 +11,7 @@ from latency_profiler._callables import device_of, in_inference_mode
 from latency_profiler._clock import Clock, ClockName, resolve_clock
 from latency_profiler._errors import TableError
 from latency_profiler._json import NUMBER, checked_fields
+from latency_profiler._memory import kept_memory
 from latency_profiler._rounds import Progress, Rounds, Stopping, StopReason, Variant, run_rounds
 from latency_profiler._statistics import (
     Statistic,
@@ -166,7 +167,7 @@ def measure(
     """
     stopping = Stopping(rel_error, confidence, min_rounds, max_seconds, min_seconds)
     variant = Variant(in_inference_mode(function), args)
-    with pinned_threads(threads):
+    with pinned_threads(threads), kept_memory():
         rounds = run_rounds(
             [variant],
             resolve_clock(clock, device_of(function, args)),
