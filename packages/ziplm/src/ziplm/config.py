@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
 import torch
 
@@ -38,6 +38,8 @@ COUNTS = (
     "train_batch_size",
     "gradient_accumulation",
 )
+DENSE = ("dense_epochs", "dense_steps")
+WEIGHTS = ("task_weight", "logit_weight", "token_weight")
 SEARCHES = ("direct", "evolution", "ziplm", "prior", "uniform")
 # The paper's own configuration, where nothing else is said.
 PAPER = {
@@ -107,7 +109,7 @@ class Config:
         mode: oneshot, or gradual: each target starts from the one before, and is fine-tuned.
         preset: hyper-parameters of a run of the paper, where nothing else is said; see `ziplm presets`.
         dense_epochs: of fine-tuning the dense model first; it becomes the teacher.
-        dense_steps: the same in optimizer steps; -1 to go by epochs.
+        dense_steps: the same in optimizer steps; 0 for none, -1 to go by epochs.
         epochs_per_step: of fine-tuning after each target.
         steps_per_target: the same in optimizer steps; -1 to go by epochs.
         learning_rate: from which it decays in each step.
@@ -123,6 +125,7 @@ class Config:
         report_to: trackers by the names of transformers.
     """
 
+    _said: ClassVar[set[str]]  # of each config, by __new__
     model: str
     task: str
     output: str
@@ -189,6 +192,13 @@ class Config:
     temperature: float = 1.0
     report_to: tuple[str, ...] = ()
 
+    def __new__(cls, *values: Any, **named: Any) -> "Config":
+        """Remember what was said: also a default, if it was said, stands against a preset."""
+        made = super().__new__(cls)
+        said = {field.name for field in fields(cls)[: len(values)]} | set(named)
+        object.__setattr__(made, "_said", said)
+        return made
+
     def __post_init__(self) -> None:
         for field in fields(self):
             value = _as_kind(field.name, getattr(self, field.name), field.type)
@@ -196,7 +206,10 @@ class Config:
         if self.method == "ziplm":
             self._fill(PAPER)
         if self.preset is not None:
-            self._fill(find_preset(self.preset).as_options())
+            filling = find_preset(self.preset).as_options()
+            if not self._said.isdisjoint(DENSE):  # epochs and steps stand for each other
+                filling = {name: value for name, value in filling.items() if name not in DENSE}
+            self._fill(filling)
         for value in self.speedup:
             _require(value > 1, f"a speedup of {value:g}", "ask for more than 1")
         for value in self.latency_ms:
@@ -217,6 +230,14 @@ class Config:
         for name in ("memory_gb", "measure_seconds", "profile_seconds"):
             value = getattr(self, name)
             _require(value > 0, f"{name} is {value:g}", "use more than 0")
+        for name in WEIGHTS:
+            value = getattr(self, name)
+            _require(value >= 0, f"{name} is {value:g}", "use 0 or more")
+        _require(
+            self.mode == "oneshot" or any(getattr(self, name) for name in WEIGHTS),
+            "all weights of the loss are 0",
+            "give one; without a teacher, --task-weight 1",
+        )
         for name, known in (("prior", PRIORS), ("selection", SELECTIONS), ("search", SEARCHES)):
             value = getattr(self, name)
             _require(value in known, f"{name} is {value!r}", f"use one of {', '.join(known)}")
@@ -229,7 +250,7 @@ class Config:
     def _fill(self, options: Mapping[str, Any]) -> None:
         """Set what nothing was said of."""
         for name, value in options.items():
-            if getattr(self, name) == _default(name):
+            if name not in self._said:
                 object.__setattr__(self, name, value)
 
     @property
@@ -314,10 +335,6 @@ def parsed_settings(options: Sequence[str]) -> dict[str, Any]:
         _require(bool(name and equals), f"the task option {option!r}", "write NAME=VALUE")
         settings[name] = int(value) if value.isdigit() else value
     return settings
-
-
-def _default(name: str) -> Any:
-    return next(f.default for f in fields(Config) if f.name == name)
 
 
 def _toml(value: Any) -> str:

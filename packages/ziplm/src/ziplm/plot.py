@@ -9,6 +9,7 @@ from latency_profiler import LatencyTable
 from ziplm.errors import BadRun, UsageError
 from ziplm.files import read_json, written_whole
 from ziplm.run import Run
+from ziplm.scaling import fit_metric, speedup_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,11 +38,7 @@ def plot_run(folder: Path, output: Path | None = None, suffix: str = "png") -> l
         raise UsageError("figures need matplotlib", 'run: pip install "ziplm[plot]"') from None
     matplotlib.use("agg")
     run = Run(folder)
-    family = sorted(
-        (read_json(path) for path in folder.glob("*/metrics.json")), key=lambda metrics: _speedup(metrics)
-    )
-    if not family:
-        raise BadRun(f"{folder} has no finished target", "finish one with ziplm compress first")
+    family = read_family(folder)
     output = output or folder / "figures"
     figures: dict[str, Callable[[Axes], None]] = {
         "metric": lambda axes: metric_figure(axes, family),
@@ -53,16 +50,26 @@ def plot_run(folder: Path, output: Path | None = None, suffix: str = "png") -> l
     return [_drawn(draw, output / f"{name}.{suffix}") for name, draw in figures.items()]
 
 
+def read_family(folder: Path) -> list[dict[str, Any]]:
+    """metrics.json of the finished targets of a run, the slowest first; BadRun if there is none."""
+    family = sorted((read_json(path) for path in folder.glob("*/metrics.json")), key=speedup_of)
+    if not family:
+        raise BadRun(f"{folder} has no finished target", "finish one with ziplm compress first")
+    return family
+
+
 def metric_figure(axes: "Axes", family: Sequence[dict[str, Any]]) -> None:
-    """The metric against the speedup, with the dense model's and 99 % of it."""
+    """The metric against the speedup, with the dense model's, 99 % of it, and the line that fits best."""
     name, dense = family[0]["metric"]["name"], family[0]["metric"]["dense"]
-    axes.plot(
-        [_speedup(m) for m in family], [m["metric"]["compressed"] for m in family], "o-", label="compressed"
-    )
+    speedups = [speedup_of(m) for m in family]
+    axes.plot(speedups, [m["metric"]["compressed"] for m in family], "o-", label="compressed")
     axes.axhline(dense, color="black", linewidth=1, label="dense")
     lower_is_better = name == "perplexity"
     share = dense / RECOVERY if lower_is_better else dense * RECOVERY
     axes.axhline(share, color="gray", linewidth=1, linestyle="--", label=f"{RECOVERY:.0%} of it")
+    if fit := fit_metric(family):
+        ends = [min(speedups), max(speedups)]
+        axes.plot(ends, [fit.intercept + fit.slope * x for x in ends], ":", color="gray", label="linear fit")
     axes.set(xlabel="speedup", ylabel=name, title=f"{name} against speedup")
     axes.legend()
 
@@ -124,10 +131,6 @@ def search_figure(axes: "Axes", run: Run) -> None:
             axes.step(range(1, len(best) + 1), best, where="post", label=path.parent.name)
     if axes.get_legend_handles_labels()[0]:
         axes.legend()
-
-
-def _speedup(metrics: dict[str, Any]) -> float:
-    return float((metrics["measured"] or metrics["predicted"])["speedup"])
 
 
 def _drawn(draw: Callable[["Axes"], None], path: Path) -> Path:

@@ -44,7 +44,7 @@ class Preset:
         return {
             "mode": "gradual",
             "speedup": self.targets,
-            "dense_epochs": self.before.epochs,
+            "dense_epochs": self.before.epochs if self.before.max_steps < 0 else 0.0,
             "dense_steps": self.before.max_steps,
             "epochs_per_step": between.epochs,
             "learning_rate": between.learning_rate,

@@ -7,10 +7,11 @@ from rich.console import Console
 from rich.table import Table
 
 from ziplm.compress import Compressed
+from ziplm.family import family_text
 
 
 def print_family(family: Sequence[Compressed], console: Console) -> None:
-    """One row for each target; below, what is left of the layers and where the files are."""
+    """One row for each target; below, what is left of the layers, where the files are, what it took."""
     table = Table()
     metric = family[0].metrics["metric"]["name"] if family else "metric"
     for heading in ("target", "speed", f"dense {metric}", "now", "layers' parameters", "disk"):
@@ -31,6 +32,8 @@ def print_family(family: Sequence[Compressed], console: Console) -> None:
     for member in family:
         line = f"  {member.target}: {sizes_text(member.metrics['sizes'])}  {member.folder}"
         console.print(line, markup=False, soft_wrap=True)
+    if family and (took := family_text(family[0].folder.parent)):
+        console.print(took, markup=False, soft_wrap=True)
 
 
 def speed_text(metrics: dict[str, Any]) -> str:

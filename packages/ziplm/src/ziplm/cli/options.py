@@ -96,7 +96,7 @@ training_options = options(
     option("--mode", type=click.Choice(["oneshot", "gradual"]), help="gradual: fine-tune after each target."),
     option("--preset", help="Hyper-parameters of the paper; see `ziplm presets`."),
     option("--dense-epochs", type=float, help="Fine-tune the dense model first."),
-    option("--dense-steps", type=int, help="The same in steps."),
+    option("--dense-steps", type=int, help="The same in steps; 0 for none."),
     option("--epochs-per-step", type=float, help="Of fine-tuning after each target."),
     option("--steps-per-target", type=int, help="The same in steps."),
     option("--learning-rate", type=float, help="Decays from this in each step."),

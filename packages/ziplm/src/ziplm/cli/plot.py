@@ -5,7 +5,8 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from ziplm.plot import plot_run
+from ziplm.plot import plot_run, read_family
+from ziplm.scaling import fit_metric
 
 
 @click.command(epilog="Example: ziplm plot runs/sst2 --format svg")
@@ -13,6 +14,12 @@ from ziplm.plot import plot_run
 @click.option("-o", "--output", type=Path, metavar="FOLDER", help="[default: RUN/figures]")
 @click.option("--format", "suffix", default="png", show_default=True, type=click.Choice(["png", "svg"]))
 def plot(run: Path, output: Path | None, suffix: str) -> None:
-    """Draw RUN: metric and speedup, what each layer keeps, latency curves, progress of the search."""
+    """Draw RUN: metric and speedup, what each layer keeps, latency curves, progress of the search.
+
+    With three targets or more, also prints the line that fits the metric to the speedup best.
+    """
+    console = Console(highlight=False)
     for path in plot_run(run, output, suffix):
-        Console(highlight=False).print(str(path), markup=False, soft_wrap=True)
+        console.print(str(path), markup=False, soft_wrap=True)
+    if fit := fit_metric(read_family(run)):
+        console.print(str(fit), markup=False, soft_wrap=True)

@@ -25,10 +25,13 @@ def status(run: Path) -> None:
     console = Console(highlight=False)
     console.print(f"{config.model} for {config.task} in {run}", markup=False, soft_wrap=True)
     traces = len(list((folder.state / "traces").glob("*.safetensors")))
-    done = {
-        "latency table": folder.latency_file.exists(),
+    stages = {
         "loss metric": folder.metric_file.exists() or not config.gradients or config.method == "ziplm",
         f"{traces} traces": traces > 0,
+    }
+    done = {
+        "latency table": folder.latency_file.exists(),
+        **(stages if config.mode == "oneshot" else {}),  # gradual: each target has its own
         **{f"target {target.name}": folder.is_done(target.name) for target in targets},
     }
     for what, is_done in done.items():
