@@ -144,6 +144,7 @@ def test_plot_draws_all_figures(run: Path, tmp_path: Path, suffix: str) -> None:
     drawn = {path.name for path in tmp_path.iterdir()}
     assert drawn == {f"{name}.{suffix}" for name in ("metric", "speedup", "sizes", "latency", "search")}
     assert all(path.stat().st_size > 5000 for path in tmp_path.iterdir())
+    assert "x speedup" not in result.output  # two targets are no line
 
 
 def test_plot_needs_a_finished_target(tmp_path: Path) -> None:

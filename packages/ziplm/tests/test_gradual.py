@@ -1,15 +1,25 @@
 """Gradual compression: each target starts from the one before, and is fine-tuned."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import ziplm
+import ziplm.finetune as finetuning
+from click.testing import CliRunner
+from transformers import TrainerCallback
+from ziplm import adapter_for
+from ziplm.cli import main
 from ziplm.errors import UsageError
 from ziplm.files import read_json
-from ziplm_models import POSITIONS, tiny_model
+from ziplm.finetune import TrainingOptions
+from ziplm.gradual import GradualMember
+from ziplm.levels import module_levels, size_grid
+from ziplm_models import HEADS, POSITIONS, WIDTH, tiny_model
 from ziplm_pipeline import linear_table
 from ziplm_text import letter_tokenizer, write_rows
 
@@ -63,7 +73,8 @@ def test_speedups_refer_to_the_dense_model(family: list[ziplm.Compressed]) -> No
 def test_every_target_is_trained(family: list[ziplm.Compressed]) -> None:
     assert [member.metrics["training"]["steps"] for member in family] == [4, 4]
     report = read_json(family[0].folder.parent / "family.json")
-    assert (report["steps"], report["examples"]) == (8, 64)
+    assert (report["steps"], report["examples"], report["trainings"]) == (8, 64, 2)
+    assert report["epochs"] == pytest.approx(64 / 80)
 
 
 def test_the_results_load(family: list[ziplm.Compressed]) -> None:
@@ -95,6 +106,122 @@ def test_the_teacher_can_be_trained_first(options: dict[str, Any], tmp_path: Pat
     name = "classifier.weight"
     assert not torch.equal(dense.state_dict()[name], original.state_dict()[name])
     assert made[0].metrics["training"]["steps"] == 4
+    report = read_json(tmp_path / "family.json")  # of the whole family
+    assert (report["steps"], report["examples"], report["trainings"]) == (3 + 4, 8 * 7, 2)
+    assert report["epochs"] == pytest.approx(8 * 7 / 80)
+    seconds = read_json(tmp_path / "state" / "seconds.json")
+    assert {"calibrate", "prune", "search", "finetune", "evaluate"} <= set(seconds)
+    assert report["hours"] == pytest.approx(sum(seconds.values()) / 3600)
+    assert report["hours"] * 3600 >= made[0].metrics["training"]["seconds"]
+    shutil.rmtree(tmp_path / "state")  # as the docs allow; what it all took is still known
+    ziplm.compress(output=tmp_path, **{**options, "speedup": [2], "dense_steps": 3})
+    assert read_json(tmp_path / "family.json")["hours"] == pytest.approx(report["hours"], rel=0.5)
+
+
+def test_the_learning_rate_decays_anew_in_each_step(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates: list[list[float]] = []
+
+    class Rates(TrainerCallback):
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            rates.append([])
+
+        def on_step_end(self, *_: Any, lr_scheduler: Any, **__: Any) -> None:
+            rates[-1].append(lr_scheduler.get_last_lr()[0])
+
+    trackers: list[tuple[str, ...]] = []
+    make = finetuning._arguments
+
+    def noted(model: Any, examples: int, training: TrainingOptions, folder: Path) -> Any:
+        trackers.append(training.report_to)
+        return make(model, examples, replace(training, report_to=()), folder)
+
+    monkeypatch.setattr(finetuning, "_arguments", noted)
+    begin = finetuning._Trainer.__init__
+
+    def watched(self: Any, *arguments: Any) -> None:
+        begin(self, *arguments)
+        self.add_callback(Rates())
+
+    monkeypatch.setattr(finetuning._Trainer, "__init__", watched)
+    ziplm.compress(output=tmp_path, **options, learning_rate=1e-3, report_to=["tensorboard"])
+    falling = pytest.approx([0.75e-3, 0.5e-3, 0.25e-3, 0])
+    assert rates == [falling, falling]
+    assert trackers == [("tensorboard",)] * 2
+
+
+def test_levels_begin_with_what_there_is(family: list[ziplm.Compressed]) -> None:
+    model = ziplm.load(family[-1].folder)
+    levels = module_levels(adapter_for(model), model)
+    grids = {"attention": list(range(HEADS, -1, -1)), "ffn": size_grid("ffn", WIDTH)}
+    sizes = family[-1].metrics["sizes"]
+    assert [own.sizes[0] for own in levels] == [
+        size for layer in zip(*sizes.values(), strict=True) for size in layer
+    ]
+    for own in levels:
+        below = [size for size in grids[own.module.kind] if size < own.sizes[0]]
+        assert list(own.sizes) == [own.sizes[0], *below]  # one level where all is gone
+
+
+def test_a_target_between_two_takes_a_step_of_its_own(options: dict[str, Any], tmp_path: Path) -> None:
+    """What was begun for 2.5x out of 1.5x is of no use to 2.5x out of 2x."""
+    output = tmp_path / "run"
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    ziplm.compress(output=output, **{**options, "speedup": [1.5]})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ziplm.gradual.GradualMember.finetune", stop)
+        with pytest.raises(KeyboardInterrupt):
+            ziplm.compress(output=output, **options)
+    made = ziplm.compress(output=output, **{**options, "speedup": [1.5, 2, 2.5]})
+    whole = ziplm.compress(output=tmp_path / "whole", **{**options, "speedup": [1.5, 2, 2.5]})
+    for one, other in zip(made, whole, strict=True):
+        assert one.metrics["sizes"] == other.metrics["sizes"]
+        assert one.metrics["metrics"] == other.metrics["metrics"]
+    assert not list(output.rglob("checkpoint-*"))
+
+
+def test_all_models_have_the_attention_that_is_asked_for(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    build = GradualMember._build
+
+    def noted(self: GradualMember, target: Any) -> Any:
+        seen.extend(
+            [self.pipeline.model.config._attn_implementation, self.pipeline.dense.config._attn_implementation]
+        )
+        return build(self, target)
+
+    monkeypatch.setattr(GradualMember, "_build", noted)
+    ziplm.compress(output=tmp_path, **options, attention="eager", dense_steps=1)
+    assert seen == ["eager"] * 4
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        ["--token-weight", 0],
+        ["--logit-weight", 0],
+        ["--task-weight", 1, "--logit-weight", 0, "--token-weight", 0],
+    ],
+    ids=["without tokens", "without logits", "without teacher"],
+)
+def test_ablations_are_options(options: dict[str, Any], tmp_path: Path, weights: list[Any]) -> None:
+    """And the command says what the whole family took."""
+    command = ["compress", options["model"], "--output", tmp_path / "run", *weights, "--no-dropout"]
+    for name, value in {**options, "speedup": 2}.items():
+        if name not in ("model", "dropout"):
+            command += ["--" + name.replace("_", "-"), value]
+    result = CliRunner().invoke(main, [str(word) for word in command])
+    assert result.exit_code == 0, result.output
+    assert "the whole family took 0.4 epochs of fine-tuning (4 steps, 32 examples) and" in result.output
+    shown = CliRunner().invoke(main, ["status", str(tmp_path / "run")]).output
+    assert "the whole family took" in shown
+    assert "to do" not in shown
 
 
 def test_without_a_teacher(options: dict[str, Any], tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from token_distill import DistillationLoss
-from ziplm import UsageError
+from ziplm import Config, UsageError
 from ziplm.cli.presets import presets
 from ziplm.presets import PRESETS, find_preset
 
@@ -74,3 +76,46 @@ def test_command_shows_every_value(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows["dropout"] == ["as in the model"] * 3 + ["off"]
     for name in PRESETS:
         assert f"{name}: " in shown.output
+
+
+def config_with(**options: Any) -> Config:
+    return Config("m", "sst2", "o", **options)
+
+
+def test_what_is_said_stands_against_a_preset_also_if_it_is_the_default(tmp_path: Path) -> None:
+    plain = config_with()
+    said = {"logit_weight": plain.logit_weight, "max_length": None, "mode": "oneshot", "dense_epochs": 0}
+    config = config_with(preset="bert-base-glue", **said)
+    assert {name: getattr(config, name) for name in said} == said
+    assert (config.token_weight, config.calibration_samples) == (0.5, 2048)
+    assert config_with(method="ziplm", refit=True).refit
+    assert not config_with(method="ziplm").refit
+    config.save(tmp_path / "config.toml")
+    assert Config.load(tmp_path / "config.toml").logit_weight == config.logit_weight
+
+
+@pytest.mark.parametrize(
+    ("preset", "said", "expected"),
+    [
+        ("bert-base-glue", {}, (3.0, -1)),
+        ("bert-base-glue", {"dense_epochs": 0}, (0.0, -1)),
+        ("bert-base-glue", {"dense_steps": 7}, (0.0, 7)),
+        ("gpt2-openwebtext", {}, (0.0, 50_000)),
+        ("gpt2-openwebtext", {"dense_steps": 0}, (0.0, 0)),
+        ("gpt2-openwebtext", {"dense_epochs": 1.5}, (1.5, -1)),
+    ],
+)
+def test_the_training_before_is_by_epochs_or_by_steps(
+    preset: str, said: dict[str, Any], expected: tuple[float, int]
+) -> None:
+    config = config_with(preset=preset, **said)
+    assert (config.dense_epochs, config.dense_steps) == expected
+
+
+def test_a_loss_without_any_part_is_refused() -> None:
+    none = {"logit_weight": 0, "token_weight": 0}
+    with pytest.raises(UsageError, match=r"all weights of the loss are 0; .* --task-weight 1"):
+        config_with(mode="gradual", **none)
+    assert config_with(mode="gradual", task_weight=1, **none).task_weight == 1
+    with pytest.raises(UsageError, match="token_weight is -1; use 0 or more"):
+        config_with(token_weight=-1)
