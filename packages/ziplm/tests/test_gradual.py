@@ -19,38 +19,13 @@ from ziplm.files import read_json
 from ziplm.finetune import TrainingOptions
 from ziplm.gradual import GradualMember
 from ziplm.levels import module_levels, size_grid
-from ziplm_models import HEADS, POSITIONS, WIDTH, tiny_model
-from ziplm_pipeline import linear_table
-from ziplm_text import letter_tokenizer, write_rows
+from ziplm_gradual import gradual_options
+from ziplm_models import HEADS, WIDTH
 
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A tiny classifier with its data and a latency table, as options of `compress`."""
-    folder = tmp_path_factory.mktemp("gradual")
-    ziplm.save(tiny_model("BertForSequenceClassification"), folder / "dense", letter_tokenizer())
-    generator = torch.Generator().manual_seed(0)
-    rows = []
-    for _ in range(80):
-        letters = torch.randint(26, (int(torch.randint(2, 9, (), generator=generator)),), generator=generator)
-        rows.append({"text": " ".join(chr(97 + int(n)) for n in letters), "label": int(letters[0]) % 2})
-    linear_table().save(folder / "latency.json")
-    return {
-        "model": str(folder / "dense"),
-        "task": "classification",
-        "train_file": write_rows(folder / "train.csv", rows),
-        "validation_file": write_rows(folder / "validation.csv", rows[:20]),
-        "latency_table": str(folder / "latency.json"),
-        "sequence_length": POSITIONS,
-        "calibration_samples": 40,
-        "search_samples": 10,
-        "evaluations": 3,
-        "mode": "gradual",
-        "speedup": [1.5, 2.5],
-        "steps_per_target": 4,
-        "train_batch_size": 8,
-        "dropout": False,
-    }
+    return gradual_options(tmp_path_factory.mktemp("gradual"))
 
 
 @pytest.fixture(scope="module")
