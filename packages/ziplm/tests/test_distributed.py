@@ -37,6 +37,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_rows(folder / "valid.csv", rows[:20])
     even = torch.randint(97, 123, (80, 5), generator=generator).tolist()
     write_rows(folder / "even.csv", [{"text": " ".join(map(chr, row)), "label": row[0] % 2} for row in even])
+    write_rows(folder / "texts.csv", [{"text": row["text"]} for row in rows])
     (folder / "train.txt").write_text(" ".join(row["text"] for row in 6 * rows))
     (folder / "valid.txt").write_text(" ".join(row["text"] for row in rows[:20]))
     linear_table().save(folder / "latency.json")
@@ -44,13 +45,17 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options_for(files: Path, family: str, output: Path, **more: Any) -> dict[str, Any]:
-    task, ending = ("classification", "csv") if family == "bert" else ("causal-lm", "txt")
+    task, train, valid = {
+        "bert": ("classification", "train.csv", "valid.csv"),
+        "gpt2": ("causal-lm", "train.txt", "valid.txt"),
+        "embedding": ("embedding", "texts.csv", "texts.csv"),
+    }[family]
     return {
-        "model": str(files / family),
+        "model": str(files / ("gpt2" if family == "gpt2" else "bert")),
         "task": task,
         "output": str(output),
-        "train_file": str(files / f"train.{ending}"),
-        "validation_file": str(files / f"valid.{ending}"),
+        "train_file": str(files / train),
+        "validation_file": str(files / valid),
         "latency_table": str(files / "latency.json"),
         "sequence_length": 16,
         "calibration_samples": 40,
@@ -88,6 +93,7 @@ def alone(files: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
         "bert": options_for(files, "bert", folder / "bert"),
         "other": options_for(files, "bert", folder / "other", seed=1),
         "gpt2": options_for(files, "gpt2", folder / "gpt2"),
+        "embedding": options_for(files, "embedding", folder / "embedding", recover=[0.8]),
         "gradual": gradual_options(files, folder / "gradual"),
     }.items():
         ziplm.compress(**options)
@@ -101,7 +107,7 @@ def orders_in(run: Path) -> dict[str, list[int]]:
 
 
 def levels_in(run: Path) -> dict[str, list[int]]:
-    return {str(file.relative_to(run)): read_json(file)["levels"] for file in run.glob("state/**/f*ed.json")}
+    return {str(file.relative_to(run)): read_json(file)["levels"] for file in run.glob("state/**/f*.json")}
 
 
 def losses_in(run: Path, target: str) -> list[float]:
@@ -125,7 +131,7 @@ def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> 
     return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
-@pytest.fixture(scope="module", params=["bert", "gpt2"])
+@pytest.fixture(scope="module", params=["bert", "gpt2", "embedding"])
 def pair(
     request: pytest.FixtureRequest,
     files: Path,
@@ -134,8 +140,9 @@ def pair(
 ) -> tuple[Path, Path, list[dict[str, Any]]]:
     """The runs of one process and of two, and what the two did."""
     folder = tmp_path_factory.mktemp("together")
-    codes = run_together(options_for(files, request.param, folder / "run"), folder / "notes")
-    assert codes == [0, 0]
+    more = {"recover": [0.8]} if request.param == "embedding" else {}
+    options = options_for(files, request.param, folder / "run", **more)
+    assert run_together(options, folder / "notes") == [0, 0]
     return alone[request.param], folder / "run", notes_of(folder / "notes")
 
 
@@ -167,9 +174,9 @@ def test_the_work_is_shared_and_the_first_one_writes(pair: tuple[Path, Path, lis
     first, second = pair[2]
     assert first["made"] == second["made"]
     assert (first["calls"]["prune_module"], second["calls"]["prune_module"]) == (3, 3)
-    assert first["calls"]["_evaluate"] == second["calls"]["_evaluate"] > 0
-    assert first["calls"]["refit"] == 1
-    assert "refit" not in second["calls"]
+    assert first["calls"]["Evaluator._evaluate"] == second["calls"]["Evaluator._evaluate"] > 0
+    assert first["calls"]["save"] == len(first["made"])
+    assert not {"refit", "save"} & set(second["calls"])
 
 
 def test_the_first_process_measures(files: Path, tmp_path: Path) -> None:
@@ -196,15 +203,19 @@ def test_gradual_compression_by_two(files: Path, alone: dict[str, Path], tmp_pat
     assert (report["steps"], report["examples"]) == (expected["steps"], expected["examples"])
 
 
-def test_a_killed_process_ends_both_and_another_number_goes_on(
-    files: Path, alone: dict[str, Path], tmp_path: Path
+@pytest.mark.parametrize("killed", [False, True], ids=["error", "killed"])
+def test_a_failing_process_ends_both_and_another_number_goes_on(
+    files: Path, alone: dict[str, Path], tmp_path: Path, killed: bool
 ) -> None:
     options = options_for(files, "bert", tmp_path / "run")
-    codes = run_together(options, tmp_path / "notes", killer="ziplm.stitch:Evaluator.__call__", call=5)
-    assert codes[1] == -signal.SIGKILL
+    codes = run_together(options, tmp_path / "notes", "ziplm.stitch:Evaluator.__call__", 5, killed)
     assert codes[0] not in (0, None)
+    assert codes[1] == (-signal.SIGKILL if killed else 1)
     assert not (tmp_path / "run" / "2x").exists()
-    ziplm.compress(**options)
+    if killed:
+        ziplm.compress(**options)
+    else:
+        assert run_together(options, tmp_path / "notes") == [0, 0]
     assert levels_in(tmp_path / "run") == levels_in(alone["bert"])
     assert difference(weights_in(tmp_path / "run", "2x"), weights_in(alone["bert"], "2x")) < 1e-4
 

@@ -3,13 +3,16 @@
 import importlib
 import json
 import os
+import signal
 import socket
 import time
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ziplm_killed import CONTEXT, _arm
+from ziplm_killed import CONTEXT
 
 COUNTED = (
     "ziplm.pipeline:latency_table",
@@ -17,22 +20,22 @@ COUNTED = (
     "ziplm.member:measure",
     "ziplm.member:refit",
     "ziplm.stitch:Evaluator._evaluate",
-    "ziplm.checkpoint:save",
+    "ziplm.member:save",
 )
 
 
 def run_together(
-    options: dict[str, Any], notes: Path, world: int = 2, killer: str | None = None, call: int = 1
+    options: dict[str, Any], notes: Path, failing: str | None = None, call: int = 1, killed: bool = False
 ) -> list[int | None]:
-    """`ziplm.compress` in each of some processes; their exit codes, negative for signals.
+    """`ziplm.compress` in each of two processes; their exit codes, negative for signals.
 
     Args:
         options: of `compress`.
         notes: a folder in which each process leaves ``0.json``, …: what it returned, and how often it called
             the functions of `COUNTED`.
-        world: how many processes.
-        killer: a function, as for `ziplm_killed.run`, in which the last process dies.
+        failing: a function, as in `COUNTED`, that raises an error in the second process.
         call: at which of its calls.
+        killed: whether the process ends by SIGKILL instead.
     """
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -41,9 +44,9 @@ def run_together(
     processes = [
         CONTEXT.Process(
             target=_compress,
-            args=(options, notes, rank, world, port, killer if rank == world - 1 else None, call),
+            args=(options, notes, rank, port, failing if rank == 1 else None, call, killed),
         )
-        for rank in range(world)
+        for rank in range(2)
     ]
     for process in processes:
         process.start()
@@ -64,7 +67,13 @@ def notes_of(notes: Path) -> list[dict[str, Any]]:
 
 
 def _compress(
-    options: dict[str, Any], notes: Path, rank: int, world: int, port: int, killer: str | None, call: int
+    options: dict[str, Any],
+    notes: Path,
+    rank: int,
+    port: int,
+    failing: str | None,
+    call: int,
+    killed: bool,
 ) -> None:
     import torch
     import ziplm
@@ -73,24 +82,33 @@ def _compress(
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),
-        WORLD_SIZE=str(world),
-        LOCAL_WORLD_SIZE=str(world),
+        WORLD_SIZE="2",
+        LOCAL_WORLD_SIZE="2",
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port),
     )
     logging.disable_progress_bar()
     torch.set_num_threads(1)
     calls = Counter[str]()
+
+    def fail() -> None:
+        calls["fail"] += 1
+        if calls["fail"] == call and killed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if calls["fail"] == call:
+            raise RuntimeError("as planned")
+
     for name in COUNTED:
-        _count(name, calls)
-    if killer is not None:
-        _arm(killer, call)
+        _precede(name, partial(calls.update, [name.rpartition(":")[2]]))
+    if failing is not None:
+        _precede(failing, fail)
     made = ziplm.compress(**options)
     report = {"calls": calls, "made": [member.metrics for member in made]}
     (notes / f"{rank}.json").write_text(json.dumps(report))
 
 
-def _count(path: str, calls: Counter[str]) -> None:
+def _precede(path: str, before: Callable[[], None]) -> None:
+    """Make a function call another one first."""
     module, _, name = path.partition(":")
     owner: Any = importlib.import_module(module)
     *owners, name = name.split(".")
@@ -98,8 +116,8 @@ def _count(path: str, calls: Counter[str]) -> None:
         owner = getattr(owner, part)
     function = getattr(owner, name)
 
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        calls[name] += 1
+    def both(*args: Any, **kwargs: Any) -> Any:
+        before()
         return function(*args, **kwargs)
 
-    setattr(owner, name, counted)
+    setattr(owner, name, both)

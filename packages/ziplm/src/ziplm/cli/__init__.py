@@ -18,6 +18,7 @@ from ziplm.cli.presets import presets
 from ziplm.cli.profile import profile
 from ziplm.cli.status import status
 from ziplm.errors import ZipLMError, one_line
+from ziplm.workers import own_rank
 
 
 class Commands(click.Group):
@@ -56,7 +57,8 @@ class Commands(click.Group):
 
     @staticmethod
     def _fail(ctx: click.Context, message: str, code: int) -> None:
-        click.echo(f"Error: {message}", err=True)
+        place = f" in process {own_rank()}" if own_rank() else ""  # of a torchrun
+        click.echo(f"Error{place}: {message}", err=True)
         ctx.exit(code)
 
 
