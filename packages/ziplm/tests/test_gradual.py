@@ -20,7 +20,8 @@ from ziplm.finetune import TrainingOptions
 from ziplm.gradual import GradualMember
 from ziplm.levels import module_levels, size_grid
 from ziplm_gradual import gradual_options
-from ziplm_models import HEADS, WIDTH
+from ziplm_models import HEADS, WIDTH, tiny_model
+from ziplm_text import letter_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +92,21 @@ def test_the_teacher_can_be_trained_first(options: dict[str, Any], tmp_path: Pat
     shutil.rmtree(tmp_path / "state")  # as the docs allow; what it all took is still known
     ziplm.compress(output=tmp_path, **{**options, "speedup": [2], "dense_steps": 3})
     assert read_json(tmp_path / "family.json")["hours"] == pytest.approx(report["hours"], rel=0.5)
+
+
+def test_a_pretrained_model_gets_a_head_and_is_trained_first(options: dict[str, Any], tmp_path: Path) -> None:
+    ziplm.save(tiny_model("BertForMaskedLM"), tmp_path / "pretrained", letter_tokenizer())
+    own = {**options, "model": str(tmp_path / "pretrained"), "task": "sst2", "speedup": [2]}
+    own |= {"text_column": ["text"], "label_column": "label"}
+    with pytest.raises(
+        UsageError, match=r"is a BertForMaskedLM, but task sst2 needs .*; fine-tune the model"
+    ):
+        ziplm.compress(output=tmp_path / "none", **own)
+    made = [ziplm.compress(output=tmp_path / name, dense_steps=2, **own)[0] for name in ("one", "two")]
+    dense, small = ziplm.load(tmp_path / "one" / "dense"), ziplm.load(made[0].folder)
+    assert dense.config.id2label == small.config.id2label == {0: "negative", 1: "positive"}
+    weights = [ziplm.load(member.folder).state_dict()["classifier.weight"] for member in made]
+    assert torch.equal(*weights)
 
 
 def test_the_learning_rate_decays_anew_in_each_step(

@@ -270,6 +270,12 @@ class Config:
         )
 
     @property
+    def trains_dense(self) -> bool:
+        """Whether the dense model is fine-tuned first."""
+        by_epochs = self.dense_steps < 0 and self.dense_epochs > 0
+        return self.mode == "gradual" and (self.dense_steps > 0 or by_epochs)
+
+    @property
     def task_settings(self) -> dict[str, Any]:
         """What the task is made with."""
         return parsed_settings(self.task_option)

@@ -126,7 +126,7 @@ def training_options(config: Config, workers: Workers = ALONE) -> TrainingOption
 def _train_dense(pipeline: Pipeline) -> None:
     """Fine-tune the dense model first, if asked to; it becomes the teacher."""
     config, workers = pipeline.config, pipeline.workers
-    if config.dense_steps == 0 or (config.dense_steps < 0 and not config.dense_epochs):
+    if not config.trains_dense:
         return
     folder, state = pipeline.run.folder / "dense", pipeline.run.state / "dense-training"
     if workers.missing(folder / "config.json"):

@@ -68,9 +68,14 @@ class Pipeline:
     @cached_property
     def model(self) -> PreTrainedModel:
         """The dense model, in float32 on its device."""
-        options = {"attn_implementation": self.config.attention} if self.config.attention else {}
+        options: dict[str, Any] = {"dtype": torch.float32}
+        if self.config.attention:
+            options["attn_implementation"] = self.config.attention
         self.config.setting.environment(self.config.attention)  # fails before anything is loaded
-        model = self.task.load_model(self.config.model, dtype=torch.float32, **options)
+        if self.config.trains_dense:
+            model = self.task.load_pretrained(self.config.model, self.config.seed, **options)
+        else:
+            model = self.task.load_model(self.config.model, **options)
         adapter_for(model)
         model.to(self.config.device)  # type: ignore[arg-type]  # a decorator hides self
         return model.eval()

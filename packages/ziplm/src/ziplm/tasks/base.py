@@ -87,6 +87,31 @@ class Task(ABC):
             )
         return load(path, **options)
 
+    def load_pretrained(self, path: str, seed: int = 0, **options: Any) -> PreTrainedModel:
+        """A model to fine-tune: as `load_model`, or with a new head if it has another and the task knows one.
+
+        The new head's weights are random, and depend on the seed only.
+        """
+        found = self.new_head()
+        if found is None or model_class_of(path, read_config(path)).__name__.endswith(self.class_endings):
+            return self.load_model(path, **options)
+        auto_class, settings = found
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            try:
+                model = auto_class.from_pretrained(path, **settings, **options)
+            except (OSError, ValueError, RuntimeError) as error:
+                raise BadCheckpoint(
+                    f"{path} cannot be given a head for task {self.name}: {one_line(error)}",
+                    "give a pretrained BERT",
+                ) from error
+        assert isinstance(model, PreTrainedModel)
+        return model.eval()
+
+    def new_head(self) -> tuple[Any, dict[str, Any]] | None:
+        """The Auto class, and settings for the config, of a model that is yet to be trained for this task."""
+        return None
+
     def load_tokenizer(self, path: str) -> PreTrainedTokenizerBase:
         """The tokenizer of a checkpoint; no code from the folder is run."""
         if Path(path).is_dir() and not any((Path(path) / name).is_file() for name in VOCABULARIES):

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
 from ziplm.errors import UsageError
 from ziplm.files import written_whole
@@ -108,6 +109,12 @@ class GlueTask(SequenceTask):
             files = {"validation_matched": files["validation"], "validation_mismatched": other}
         splits = [f"validation{part}" for part in self.spec.parts]
         return read_parts(self.name, source, self._read_file, as_is, self.dataset, files, splits)
+
+    def new_head(self) -> tuple[Any, dict[str, Any]]:
+        """See `Task.new_head`: classes by the names of GLUE."""
+        names = dict(enumerate(self.spec.labels or ("score",)))
+        numbers = {name: number for number, name in names.items()}
+        return AutoModelForSequenceClassification, {"id2label": names, "label2id": numbers}
 
     def load_test(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: Source, max_length: int

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrainedTokenizerBase
 
 from ziplm.errors import UsageError
 from ziplm.heads import Spans
@@ -62,6 +62,10 @@ class SquadTask(Task):
             self.windows(tokenizer, train or [], max_length),
             {name: self.windows(tokenizer, asked, max_length) for name, asked in evaluation.items()},
         )
+
+    def new_head(self) -> tuple[Any, dict[str, Any]]:
+        """See `Task.new_head`."""
+        return AutoModelForQuestionAnswering, {}
 
     def windows(
         self, tokenizer: PreTrainedTokenizerBase, questions: Sequence[Question], max_length: int
