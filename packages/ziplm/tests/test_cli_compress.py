@@ -9,9 +9,11 @@ import ziplm
 from click.testing import CliRunner, Result
 from latency_profiler import LatencyTable
 from ziplm.cli import main
+from ziplm.demo import Reviews
+from ziplm.report import sizes_text
 from ziplm_models import tiny_model
 from ziplm_pipeline import linear_table
-from ziplm_text import letter_tokenizer, write_rows
+from ziplm_text import bare_tokenizer, letter_tokenizer, write_rows
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +137,26 @@ def test_the_demo_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     result = invoke("demo", "-o", tmp_path)
     assert result.exit_code == 2
     assert 'pip install "ziplm[demo]"' in result.stderr
+
+
+def test_the_demo_of_a_decoder_shows_both_regimes(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a model that is there already, made-up text, and a table, so that nothing is measured."""
+    texts = ["a b c d e f g h"] * 600
+    monkeypatch.setattr("ziplm.demo.Reviews.of", lambda source: Reviews(texts, [0] * len(texts)))
+    quick = {"threads": 1, "evaluations": 1, "latency_table": str(folder / "latency.json")}
+    monkeypatch.setattr("ziplm.demo.QUICK", quick)
+    inputs = {"throughput": {}, "generate": {"prompt_length": (4, 8), "new_tokens": 4}}
+    monkeypatch.setattr("ziplm.demo.REGIMES", inputs)
+    ziplm.save(tiny_model("GPT2LMHeadModel"), tmp_path / "dense", bare_tokenizer())
+    result = invoke("demo", "--model", "gpt2", "-o", tmp_path)
+    assert result.exit_code == 0, result.output
+    for regime in ("throughput", "generate"):
+        assert f"made fast for {regime}" in result.output
+        report = json.loads((tmp_path / regime / "1.5x" / "metrics.json").read_text())
+        assert sizes_text(report["sizes"]) in result.output
+        assert f'regime = "{regime}"' in (tmp_path / regime / "config.toml").read_text()
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
