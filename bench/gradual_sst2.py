@@ -8,7 +8,7 @@ from gradual_parts import FOLDER, Judge, compress, keep, measured, rows_in, tabl
 from harness import print_table
 from models import BUILD
 from ziplm.config import Config
-from ziplm.files import read_json
+from ziplm.family import family_text
 
 MODEL = BUILD / "models" / "minilm-sst2"
 TRAIN = BUILD / "data" / "sst2" / "train.tsv"
@@ -81,7 +81,5 @@ def report() -> None:
                 for split in ("dev", "held-out")
             ]
         print_table(f"SST-2, accuracy, seed {seed}", ["", *(f"{target:g}x" for target in TARGETS)], lines)
-        family = HERE / f"gradual-{seed}" / "family.json"
-        if family.exists():
-            found = read_json(family)
-            print("gradual: " + ", ".join(f"{name} {value}" for name, value in found.items()))
+        if took := family_text(HERE / f"gradual-{seed}"):
+            print(f"gradual: {took}")

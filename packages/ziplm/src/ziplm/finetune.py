@@ -373,9 +373,10 @@ def _arguments(
 
 @contextmanager
 def _settings_kept(model: PreTrainedModel, dropout: bool) -> Iterator[None]:
-    """Eval mode, dropout and cache as they were, after a training that changed them."""
+    """Eval mode, dropout and config as they were, after a training that changed them."""
     rates = {module: module.p for module in model.modules() if isinstance(module, nn.Dropout)}
-    use_cache = getattr(model.config, "use_cache", None)
+    # Trainer switches the cache off; a classifier that sees labels notes what kind of problem it has.
+    settings = {name: getattr(model.config, name, None) for name in ("use_cache", "problem_type")}
     try:
         if not dropout:
             for module in rates:
@@ -384,8 +385,9 @@ def _settings_kept(model: PreTrainedModel, dropout: bool) -> Iterator[None]:
     finally:
         for module, rate in rates.items():
             module.p = rate
-        if use_cache is not None:
-            model.config.use_cache = use_cache
+        for name, value in settings.items():
+            if hasattr(model.config, name):
+                setattr(model.config, name, value)
         model.eval()
 
 
