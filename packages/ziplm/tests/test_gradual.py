@@ -19,6 +19,9 @@ from ziplm.files import read_json
 from ziplm.finetune import TrainingOptions
 from ziplm.gradual import GradualMember
 from ziplm.levels import module_levels, size_grid
+from ziplm.pipeline import Pipeline
+from ziplm.progress import Silent
+from ziplm.run import Run
 from ziplm_gradual import gradual_options
 from ziplm_models import HEADS, WIDTH, tiny_model
 from ziplm_text import letter_tokenizer
@@ -44,6 +47,15 @@ def test_speedups_refer_to_the_dense_model(family: list[ziplm.Compressed]) -> No
     for member, target in zip(family, (1.5, 2.5), strict=True):
         assert member.metrics["predicted"]["speedup"] >= target - 1e-9
         assert member.metrics["dense_parameters"]["layers"] > member.metrics["parameters"]["layers"]
+
+
+def test_divergences_are_from_the_dense_model(family: list[ziplm.Compressed]) -> None:
+    run = family[0].folder.parent
+    dense = Pipeline(ziplm.Config.load(run / "config.toml"), Run(run), Silent())
+    for member in family:
+        found = dense.divergence(ziplm.load(member.folder))
+        assert member.metrics["divergence"] == pytest.approx(found, rel=1e-3)
+    assert family[0].metrics["divergence"] != pytest.approx(family[1].metrics["divergence"], rel=0.01)
 
 
 def test_every_target_is_trained(family: list[ziplm.Compressed]) -> None:

@@ -192,7 +192,7 @@ class Member:
             "predicted": {"seconds": predicted, "speedup": choices.dense_seconds / predicted},
             "metric": {"name": pipeline.task.metric, "dense": best, "compressed": own},
             "metrics": {"dense": dense, "compressed": metrics},
-            "divergence": pipeline.divergence(small),
+            "divergence": (pipeline.before or pipeline).divergence(small),
             "sizes": sizes,
             "dense_sizes": {kind: pipeline.adapter.dense_groups(pipeline.model, kind) for kind in sizes},  # type: ignore[arg-type]
             "parameters": _parameters(pipeline, small),
