@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from latency_profiler import CpuClock, Environment, LatencyCurve, LatencyTable, Timing, _rounds, _statistics
-from torch.utils._python_dispatch import TorchDispatchMode
+from latency_profiler import CpuClock, Environment, LatencyCurve, LatencyTable, Timing
 from transformers import PreTrainedModel
 from ziplm import Module, UsageError, adapter_for, save, shrink
 from ziplm.benchmarking import PartsClock, Setting, compare_models, generation
@@ -17,45 +16,16 @@ from ziplm.cli import main
 from ziplm.levels import ModuleLevels, size_grid
 from ziplm.profile import Step, _without_modules, by_median, latency_table, module_steps
 from ziplm.search import Choices
+from ziplm_clock import count_products
 from ziplm_models import HIDDEN, POSITIONS, VOCABULARY, levels_of, make_traces, tiny_model
 
 DECODER, ENCODER = "GPT2LMHeadModel", "BertForMaskedLM"
 PATTERNS = ["nothing", "heads and columns", "first attention", "everything"]
 
 
-class Products(TorchDispatchMode):
-    """Counts the multiplications of matrix products."""
-
-    factors: ClassVar = {
-        "aten::mm": 0,
-        "aten::bmm": 0,
-        "aten::matmul": 0,
-        "aten::linear": 0,
-        "aten::addmm": 1,
-    }
-    count = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        output = function(*args, **(kwargs or {}))
-        if (factor := self.factors.get(function._schema.name)) is not None:
-            self.count += output.numel() * args[factor].shape[-1]
-        return output
-
-
 @pytest.fixture
 def products(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock named cpu counts products: their sum has no noise, so that one round tells all."""
-
-    def elapsed(_: CpuClock, run: Callable[[], object]) -> float:
-        with Products() as counter:
-            run()
-        return counter.count / 1e6
-
-    monkeypatch.setattr(CpuClock, "elapsed", elapsed)
-    settings = {"SHORTEST_SAMPLE": 0.0, "WARM_UP_CALLS": 0, "MOST_REPEATS": 1, "FEWEST_ROUNDS": 1}
-    for name, value in settings.items():
-        monkeypatch.setattr(_rounds, name, value)
-    monkeypatch.setattr(_statistics, "RESAMPLES", 2)
+    count_products(monkeypatch)
 
 
 def counting(**settings: Any) -> Setting:

@@ -16,39 +16,8 @@ from ziplm.tasks import TASKS, Source, Task, make_task
 from ziplm.tasks.glue import SPECS
 from ziplm.tasks.hub import hub_answers, read_hub
 from ziplm_models import tiny_model
-from ziplm_text import letter_tokenizer, question, write_rows, write_squad
-
-WORDS = ["ab", "b cd", "the fox", "jumps over the dog", "a", "one two three", "x y z", "b a", "dog", "lazy"]
-CLASSES = {
-    "token-classification": "BertForTokenClassification",
-    "squad": "BertForQuestionAnswering",
-    "causal-lm": "GPT2LMHeadModel",
-    "masked-lm": "BertForMaskedLM",
-    "embedding": "BertModel",
-}
-
-
-def model_for(name: str) -> Any:
-    labels = len(SPECS[name].labels) or 1 if name in SPECS else 2
-    settings = {} if name in ("causal-lm", "masked-lm", "embedding", "squad") else {"num_labels": labels}
-    return tiny_model(CLASSES.get(name, "BertForSequenceClassification"), **settings)
-
-
-def file_for(name: str, folder: Path) -> str:
-    if name in ("causal-lm", "masked-lm"):
-        (folder / "text.txt").write_text(" ".join(WORDS * 5))
-        return str(folder / "text.txt")
-    if name == "squad":
-        return write_squad(folder / "a.json", [question(f"{word}?", " ".join(WORDS), word) for word in WORDS])
-    if name == "token-classification":
-        rows = [{"tokens": text.split(), "tags": [i % 2] * len(text.split())} for i, text in enumerate(WORDS)]
-        return write_rows(folder / "a.jsonl", rows)
-    first, second = ("sentence1", "question", "question1", "text"), ("sentence2", "sentence", "question2")
-    rows = [
-        dict.fromkeys(first, text) | dict.fromkeys(second, other) | {"label": number % 2}
-        for number, (text, other) in enumerate(zip(WORDS, reversed(WORDS), strict=True))
-    ]
-    return write_rows(folder / "a.jsonl", rows)
+from ziplm_tasks import file_for, model_for
+from ziplm_text import letter_tokenizer
 
 
 @pytest.mark.parametrize("name", TASKS)
