@@ -24,7 +24,8 @@ from spdy_search import search
 from transformers import PreTrainedModel
 from ziplm.calibrate import gather_inputs
 from ziplm.config import Config
-from ziplm.files import read_json, write_json
+from ziplm.demo import Reviews
+from ziplm.files import read_json, write_json, written_whole
 from ziplm.heads import Classification
 from ziplm.pipeline import Pipeline
 from ziplm.profile import latency_table
@@ -73,6 +74,13 @@ EXPERIMENTS = {
         {"test": "{data}/wikitext-2/test.txt"},
         (1.5, 2, 3, 4),
     ),
+    "gpt2-zero-shot": Experiment(  # calibrated on other text than the model was trained on
+        "gpt2-wikitext2",
+        "causal-lm",
+        "{build}/data/imdb.txt",
+        {"test": "{data}/wikitext-2/test.txt"},
+        (1.5, 2, 3, 4),
+    ),
 }
 
 
@@ -108,7 +116,7 @@ class Bench:
 
     def table_file(self) -> Path:
         """The latency table of the dense model, measured once, in CPU time."""
-        path = self.folder / "latency.json"
+        path = self.folder.with_name(self.experiment.model) / "latency.json"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             setting = Config(
@@ -230,6 +238,14 @@ def _judged_folder(judge: Judge, folder: Path) -> dict[str, float]:
     return judge(ziplm.load(folder))
 
 
+def write_reviews(path: Path) -> None:
+    """IMDB's reviews as text."""
+    if not path.exists():
+        with written_whole(path) as temporary:
+            text = "\n\n".join(review.replace("<br />", " ") for review in Reviews.of("imdb").texts[:4000])
+            temporary.write_text(text, encoding="utf-8")
+
+
 def report(name: str) -> None:
     """Means over seeds of everything that there is, and how often the default is ahead."""
     rows = [read_json(path) for path in sorted((BUILD / "oneshot" / name).glob("seed*/rows/*.json"))]
@@ -291,6 +307,7 @@ def main() -> None:
     options = parser.parse_args()
     announce(f"ziplm, one-shot: {options.experiment}", "ziplm", "torch", "transformers")
     if not options.report:
+        write_reviews(BUILD / "data" / "imdb.txt")
         for seed in options.seeds:
             Bench(options.experiment, options.data, seed, options.search_samples).run(options.methods)
     report(options.experiment)

@@ -65,6 +65,10 @@ HELD_OUT = ("{build}/data/sst2/train.tsv", "{build}/data/sst2/heldout.tsv")
 WIKITEXT = ("{data}/wikitext-2/train.txt", "{data}/wikitext-2/valid.txt")
 UP_TO_3 = {"run": repeated("--speedup", (1.5, 2, 3))}
 EXPERIMENTS = {
+    "sst2": Experiment(
+        "minilm-sst2", "sst2", *HELD_OUT, {"run": repeated("--speedup", (1.5, 2, 3, 4))}, judged=True
+    ),
+    "gpt2": Experiment("gpt2-wikitext2", "causal-lm", *WIKITEXT, {"run": ("--speedup", "2")}),
     "stsb": Experiment("minilm-stsb", "stsb", "{data}/STS-B/train.tsv", "{data}/STS-B/dev.tsv", UP_TO_3),
     "mrpc": Experiment("minilm-mrpc", "mrpc", "{data}/MRPC/train.tsv", "{data}/MRPC/dev.tsv", UP_TO_3),
     "embedding": Experiment(AS_IT_COMES, "embedding", "{sentences}", "{data}/STS-B/dev.tsv", UP_TO_3),
