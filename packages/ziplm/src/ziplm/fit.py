@@ -14,6 +14,7 @@ from ziplm.benchmarking import Setting, compare_models
 from ziplm.errors import UnreachableTarget
 from ziplm.search import SECONDS, Choices, Levels
 from ziplm.shrink import shrink
+from ziplm.traces import InOrder
 
 Total = Callable[[Levels], float]
 """Measures levels: seconds of the whole model, on the scale of the table."""
@@ -102,7 +103,8 @@ def fit_levels(
     measurements: list[Measured] = []
 
     def total(candidate: Levels) -> float:
-        small = shrink(model, choices.removed(candidate), [traces.get(m.module.name) for m in choices.levels])
+        in_order = InOrder(traces, [m.module.name for m in choices.levels])
+        small = shrink(model, choices.removed(candidate), in_order)
         measured = measure_small(small)
         measurements.append(measured)
         predicted = choices.table.predict(choices.sizes(candidate))

@@ -25,6 +25,7 @@ from ziplm.refit import refit
 from ziplm.search import Found, find_levels, prior_names_for
 from ziplm.shrink import shrink
 from ziplm.targets import Target
+from ziplm.traces import InOrder
 
 REFIT_SAMPLES = 1024
 RECOVERIES, STEP_BACK = 4, 0.9  # tries to keep a share of the metric, each slower than the last
@@ -72,7 +73,7 @@ class Member:
         found = Found.from_dict(self._kept("found.json", lambda: self._search(budgets).to_dict()))
         fitted = self._kept("fitted.json", lambda: self._fit(found, budgets, target.kind == "latency"))
         removed = pipeline.choices.removed(fitted["levels"])
-        traces = [pipeline.traces.get(m.module.name) for m in pipeline.choices.levels]
+        traces = InOrder(pipeline.traces, [m.module.name for m in pipeline.choices.levels])
         small, refitted = self._refit(shrink(pipeline.model, removed, traces))
         training = self.finetune(small)
         metrics = pipeline.evaluate(small, f"evaluate {self.target.name}")

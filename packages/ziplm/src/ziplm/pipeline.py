@@ -8,7 +8,6 @@ from typing import Any
 import safetensors
 import torch
 from latency_profiler import LatencyTable
-from obs_structured import Trace
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -26,6 +25,7 @@ from ziplm.run import Run
 from ziplm.search import Choices
 from ziplm.stitch import Evaluator, Stitcher
 from ziplm.tasks import Features, Splits, Task, make_task
+from ziplm.traces import StoredTraces
 
 FEWEST = 8  # samples that each part of the calibration data must have, unless fewer are asked for
 
@@ -184,7 +184,7 @@ class Pipeline:
         return self.metric.token_weights(module.name, _columns(module))
 
     @cached_property
-    def traces(self) -> dict[str, Trace]:
+    def traces(self) -> StoredTraces:
         """Stage 2: a trace for every module."""
         modules = self.modules
         there = self.workers.first(lambda: [self._is_pruned(module) for module in modules])
@@ -192,10 +192,7 @@ class Pipeline:
         for chunk in _chunks(missing, int(self.config.memory_gb * 2**30)):
             self._prune_chunk(chunk)
         self.workers.wait()  # for all files to be there
-        try:
-            return {module.name: Trace.load(self.run.trace_file(module.name)) for module in self.modules}
-        except ValueError as error:
-            raise BadRun(str(error), "delete that file and run the command again") from error
+        return StoredTraces({module.name: self.run.trace_file(module.name) for module in modules})
 
     def _is_pruned(self, module: Module) -> bool:
         return self.run.trace_file(module.name).exists() and self.run.priors_file(module.name).exists()
@@ -245,7 +242,7 @@ class Pipeline:
                 priors[name]["exact"] = exact
         return priors
 
-    def _exact_priors(self, traces: dict[str, Trace]) -> dict[str, torch.Tensor]:
+    def _exact_priors(self, traces: StoredTraces) -> dict[str, torch.Tensor]:
         file = self.run.priors_file("exact")
         if self.workers.missing(file):
             with self.run.timed("prune"), self.reporter.stage("prune: exact prior") as advance:

@@ -7,6 +7,7 @@ from ziplm.pipeline import Pipeline
 from ziplm.search import prior_names_for
 from ziplm.shrink import shrink
 from ziplm.targets import Target
+from ziplm.traces import InOrder
 
 Limits = tuple[tuple[str, float], ...]
 STEPS = 7  # of the bisection: the range shrinks to a hundredth of itself, on a logarithmic scale
@@ -24,7 +25,7 @@ def speedup_that_recovers(pipeline: Pipeline, share: float, limits: Limits = ())
     dense = pipeline.main_metric(pipeline.dense_metrics)
     wanted = dense * share if task.greater_is_better else dense / share
     names = prior_names_for(pipeline.priors)
-    traces = [pipeline.traces.get(m.module.name) for m in choices.levels]
+    traces = InOrder(pipeline.traces, [m.module.name for m in choices.levels])
     low, high = 1.0, choices.dense_seconds / choices.smallest_seconds
     steps = []
     for _ in range(STEPS):

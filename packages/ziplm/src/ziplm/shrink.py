@@ -31,11 +31,10 @@ def shrink(model: PreTrainedModel, levels: Sequence[int], traces: Sequence[Trace
     _check_levels(modules, levels, traces)
     state = model.state_dict()
     groups = {}
-    for module, removed, trace in zip(modules, levels, traces, strict=True):
+    for place, (module, removed) in enumerate(zip(modules, levels, strict=True)):
         groups[module.layer, module.kind] = module.groups - removed
         if removed:
-            assert trace is not None
-            _replace_module(state, adapter, model, module, trace, removed)
+            _replace_module(state, adapter, model, module, _trace_of(module, traces[place]), removed)
     sizes = [[groups[layer, kind] for layer in range(len(modules) // len(KINDS))] for kind in KINDS]
     return _assembled(adapter, model, state, *sizes)
 
@@ -50,9 +49,9 @@ def mask(model: PreTrainedModel, levels: Sequence[int], traces: Sequence[Trace |
     modules = adapter.modules(model)
     _check_levels(modules, levels, traces)
     masked = copy.deepcopy(model)
-    for module, removed, trace in zip(modules, levels, traces, strict=True):
+    for place, (module, removed) in enumerate(zip(modules, levels, strict=True)):
         if removed:
-            assert trace is not None
+            trace = _trace_of(module, traces[place])
             weight, bias = adapter.weight(masked, module), adapter.bias(masked, module)
             weight.zero_()
             weight[:, trace.columns(removed)] = trace.weight(removed).to(weight)
@@ -66,14 +65,18 @@ def _check_levels(modules: list[Module], levels: Sequence[int], traces: Sequence
             f"there are {len(levels)} levels and {len(traces)} traces for {len(modules)} modules",
             "give one of each for every module",
         )
-    for module, removed, trace in zip(modules, levels, traces, strict=True):
+    for module, removed in zip(modules, levels, strict=True):
         if not 0 <= removed <= module.groups:
             raise UsageError(
                 f"{module.name} cannot lose {removed} groups",
                 f"it has {module.groups}: give 0 to {module.groups}",
             )
-        if removed and trace is None:
-            raise UsageError(f"{module.name} has no trace", "prune its matrix, or give it level 0")
+
+
+def _trace_of(module: Module, trace: Trace | None) -> Trace:
+    if trace is None:
+        raise UsageError(f"{module.name} has no trace", "prune its matrix, or give it level 0")
+    return trace
 
 
 def _replace_module(
