@@ -208,6 +208,20 @@ def test_a_run_keeps_its_options_and_takes_more_targets(tmp_path: Path) -> None:
     assert Config.load(folder / "config.toml") == kept
 
 
+def test_targets_of_commands_with_other_limits_are_not_mixed(tmp_path: Path) -> None:
+    """2x, and then a sparsity, are not 2x with that sparsity."""
+    folder = tmp_path / "run"
+    for options in ({"speedup": (2.0,)}, {"speedup": (), "sparsity": (0.5, 0.7)}):
+        with open_run(config_in(folder, **options)):
+            pass
+        names = [target.name for target in targets_of(Config.load(folder / "config.toml"))]
+        assert names == (["2x"] if options["speedup"] else ["sparsity0.5", "sparsity0.7"])
+    for options in ({"speedup": (2.0,), "params": 9.0}, {"speedup": (3.0,), "params": 9.0}):
+        with open_run(config_in(folder, **options)):
+            pass
+    assert Config.load(folder / "config.toml").speedup == (2.0, 3.0)
+
+
 def test_folders_that_are_something_else(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(BadRun, match="is not a folder"), open_run(config_in(tmp_path / "file")):

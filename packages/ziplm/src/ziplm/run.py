@@ -17,7 +17,7 @@ from typing import Any
 
 import filelock
 
-from ziplm.config import Config
+from ziplm.config import LIMITS, SPEEDS, Config
 from ziplm.errors import BadRun
 from ziplm.files import read_json, write_json
 from ziplm.workers import ALONE, Workers
@@ -134,14 +134,11 @@ def _keep_config(run: Run, config: Config) -> None:
                 f"{run.folder} was made with other options: {', '.join(differences)}",
                 "repeat those, or choose another --output",
             )
-        config = dataclasses.replace(
-            config,
-            speedup=_merged(before.speedup, config.speedup),
-            latency_ms=_merged(before.latency_ms, config.latency_ms),
-            recover=_merged(before.recover, config.recover),
-        )
+        # Limits of size go with every speed: where they differ, targets of two commands do not make one.
+        if all(getattr(before, name) == getattr(config, name) for name in LIMITS):
+            targets: Any = {
+                name: tuple(dict.fromkeys((*getattr(before, name), *getattr(config, name))))
+                for name in SPEEDS
+            }
+            config = dataclasses.replace(config, **targets)
     config.save(run.config_file)
-
-
-def _merged(before: tuple[float, ...], now: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple(dict.fromkeys((*before, *now)))
