@@ -45,14 +45,15 @@ def peak_extra_megabytes(run: Callable[[], object]) -> float:
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
-    before = _status_kilobytes("VmRSS")
+    before = status_kilobytes("VmRSS")
     result = run()
-    peak = _status_kilobytes("VmHWM")
+    peak = status_kilobytes("VmHWM")
     del result
     return (peak - before) * 1024 / 1e6
 
 
-def _status_kilobytes(field: str) -> int:
+def status_kilobytes(field: str) -> int:
+    """What the kernel says of this process (Linux only), such as VmRSS, or VmHWM for its peak."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
     return int(line.split()[1])
 

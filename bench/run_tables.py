@@ -112,7 +112,7 @@ def sparsity_table(folder: Path) -> None:
     head = ["target", "speedup", "layers' parameters", "accuracy", "KL to dense"]
     for family in (by_speed, by_size):
         rows = [
-            [name, f"{m['speedup']:.2f}x", f"{m['left']:.0%}", f"{m['metric']:.4f}", f"{m['kl']:.4f}"]
+            [name, f"{m['speedup']:.2f}x", f"{m['left']:.0%}", f"{m['metric']:.4f}", f"{m['kl']:.3g}"]
             for name, m in family.items()
         ]
         print_markdown(head, rows)
@@ -124,10 +124,10 @@ def sparsity_table(folder: Path) -> None:
         if known and at[0] <= where <= at[-1]:
             metric = np.interp(where, at, [k["metric"] for k in known])
             kl = np.exp(np.interp(where, at, np.log([k["kl"] for k in known])))
-            other = [f"{metric:.4f}", f"{kl:.4f}"]
+            other = [f"{metric:.4f}", f"{kl:.3g}"]
         else:
             other = ["", ""]
-        rows.append([f"{m['speedup']:.2f}x", f"{m['metric']:.4f}", other[0], f"{m['kl']:.4f}", other[1]])
+        rows.append([f"{m['speedup']:.2f}x", f"{m['metric']:.4f}", other[0], f"{m['kl']:.3g}", other[1]])
     columns = ["accuracy, for speedup", "accuracy, for sparsity", "KL, for speedup", "KL, for sparsity"]
     print_markdown(["at a measured speedup of", *columns], rows)
 
@@ -138,7 +138,14 @@ def calibration_table(folder: Path) -> None:
     found = {run: judgements(folder, run) for run in runs}
     targets = list(dict.fromkeys(target for family in found.values() for target in family))
     rows = [
-        [run, *(f"{f[t][figure]:.4f}" if t in f else "" for t in targets for figure in ("metric", "kl"))]
+        [
+            run,
+            *(
+                text
+                for t in targets
+                for text in ((f"{f[t]['metric']:.4f}", f"{f[t]['kl']:.3g}") if t in f else ("", ""))
+            ),
+        ]
         for run, f in found.items()
     ]
     print_markdown(["samples", *(f"{t}, {what}" for t in targets for what in ("accuracy", "KL"))], rows)
