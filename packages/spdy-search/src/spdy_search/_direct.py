@@ -4,6 +4,9 @@ Every step takes the expected harm by `_model` and a few random truths that are 
 them one walk goes down from the best assignment, and one from the solver's answer to the weights that this
 harm comes to there. Of all that lies on these ways the assignment with the largest expected improvement is
 evaluated: a low expected loss, or one about which little is known.
+
+Such walks end in the valley that they began in. So at first an assignment far from the best one is evaluated
+instead, and now and then later, unless the evaluations say that the priors are good.
 """
 
 import itertools
@@ -16,13 +19,16 @@ from numpy.typing import NDArray
 from ._archive import Archive
 from ._descend import Hillside
 from ._greedy import repair
-from ._model import Settings, Terms, fit
+from ._model import GOOD_PRIORS, Settings, Terms, fit
 from ._problem import Levels, Problem
 from ._solve import solve, solve_batch
 
 DRAWS = 2
 REMEMBERED = 300  # evaluations to learn from, the best ones
 STRAY = 16
+FAR_FIRST, FAR_EVERY = 12, 4  # the first steps go far, and later every so many-th
+FAR_SPREAD = 0.7  # of the random weights, by whose solutions far assignments are found
+FAR_SHARE = 1 / 4  # of the modules that differ from the best assignment
 FARTHEST_SHIFT = 3
 
 
@@ -36,10 +42,17 @@ def direct(problem: Problem, archive: Archive, rng: np.random.Generator) -> Iter
     tables = Terms.of(problem)
     hillside = Hillside(problem, tables)
     settings, factors = Settings(), np.ones(problem.modules)
-    while True:
+    for step in itertools.count(1):
         posterior = fit(tables, *_lowest(archive), settings, factors)
         settings, factors = posterior.settings, posterior.next_factors()
         best = archive.best_levels
+        if step <= FAR_FIRST or (step % FAR_EVERY == 0 and settings.spread > GOOD_PRIORS):
+            weights = posterior.mean().weights(tables, best)
+            far = _fresh(problem, archive, _far_away(problem, best, weights, rng))
+            if far:
+                _, rise = posterior.improvement(np.array(far))
+                yield np.array(far)[rise.argsort(kind="stable")[: archive.batch]]
+                continue
         harms = [posterior.mean(), *(posterior.draw(rng) for _ in range(DRAWS))]
         solved = solve_batch(problem, np.array([harm.weights(tables, best) for harm in harms]))
         ways = [
@@ -73,6 +86,15 @@ def _fresh(problem: Problem, archive: Archive, candidates: Iterable[Levels]) -> 
     """The distinct candidates that are within budget and have not been evaluated."""
     distinct = {tuple(levels.tolist()): levels for levels in candidates}.values()
     return [levels for levels in distinct if not archive.knows(levels) and problem.fits(levels)]
+
+
+def _far_away(
+    problem: Problem, levels: Levels, weights: NDArray[np.float64], rng: np.random.Generator
+) -> list[Levels]:
+    """Solutions for `weights` (modules,) times random factors that have little in common with `levels`."""
+    factors = np.exp(FAR_SPREAD * rng.standard_normal((STRAY, problem.modules)))
+    solved = solve_batch(problem, weights * factors)
+    return [other for other in solved if np.count_nonzero(other != levels) >= FAR_SHARE * problem.modules]
 
 
 def _shifted(

@@ -66,6 +66,9 @@ CHOICES = {
 }
 
 
+GOOD_PRIORS = min(CHOICES["spread"])
+
+
 class Terms(NamedTuple):
     """p, p log p and √p: tables (modules, L) of a problem, or of assignments (n, modules)."""
 
