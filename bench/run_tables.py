@@ -134,7 +134,7 @@ def sparsity_table(folder: Path) -> None:
 
 def calibration_table(folder: Path) -> None:
     """Metric and KL at each target, by how many samples the run was calibrated on."""
-    runs = sorted((path.name for path in folder.iterdir() if path.name.isdigit()), key=int)
+    runs = sorted((path.name for path in folder.glob("*") if path.name.isdigit()), key=int)
     found = {run: judgements(folder, run) for run in runs}
     targets = list(dict.fromkeys(target for family in found.values() for target in family))
     rows = [

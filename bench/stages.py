@@ -170,7 +170,7 @@ def main() -> None:
     )
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument(
-        "--hessians", type=float, default=1.5, help="memory for them, in sizes of the model (for --memory-gb)"
+        "--hessians", type=float, default=1.0, help="memory for them, in sizes of the model (for --memory-gb)"
     )
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
