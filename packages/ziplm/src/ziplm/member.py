@@ -71,6 +71,7 @@ class Member:
         pipeline = self.pipeline
         budgets = target.budgets(pipeline.choices)
         found = Found.from_dict(self._kept("found.json", lambda: self._search(budgets).to_dict()))
+        pipeline.forget_candidates()
         fitted = self._kept("fitted.json", lambda: self._fit(found, budgets, target.kind == "latency"))
         removed = pipeline.choices.removed(fitted["levels"])
         traces = InOrder(pipeline.traces, [m.module.name for m in pipeline.choices.levels])

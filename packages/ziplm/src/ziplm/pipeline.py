@@ -311,6 +311,11 @@ class Pipeline:
         """The loss on samples that no decision of the search was made on."""
         return self.evaluator(2)
 
+    def forget_candidates(self) -> None:
+        """Free what only a search needs: modules of all sizes, remembered states; the next makes its own."""
+        for name in ("stitcher", "search_loss", "judge_loss"):
+            self.__dict__.pop(name, None)
+
     def divergence(self, model: PreTrainedModel) -> float:
         """How far a model is from the dense one, on the third part of the samples."""
         head, parts = self.task.head, []
