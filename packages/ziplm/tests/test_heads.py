@@ -13,6 +13,7 @@ from ziplm.heads import (
     IGNORED,
     Batch,
     Classification,
+    Divergence,
     Embedding,
     Head,
     LanguageModel,
@@ -20,6 +21,8 @@ from ziplm.heads import (
     Spans,
     TokenClassification,
     inputs_of,
+    is_clearly_lower,
+    mean_divergence,
 )
 from ziplm_models import VOCABULARY, tiny_model
 from ziplm_pipeline import hooked, lively_model
@@ -290,3 +293,23 @@ def test_labels_are_never_shown_to_the_model() -> None:
         ("input_ids", "attention_mask", "labels", "start_positions", "end_positions"), torch.zeros(1)
     )
     assert list(inputs_of(batch)) == ["input_ids", "attention_mask"]
+
+
+def test_a_difference_is_clear_beyond_two_standard_errors() -> None:
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(100, generator=generator)
+    noise = (noise - noise.mean()) / noise.std()
+    others = [Divergence(5.0 + n, 8) for n in range(100)]
+
+    def shifted(by: float) -> list[Divergence]:
+        """The mean of the changes is `by` times its standard error, which is 0.1."""
+        return [
+            Divergence(o.total + 0.1 * by + float(n), 8) for o, n in zip(others, noise.tolist(), strict=True)
+        ]
+
+    assert is_clearly_lower(shifted(-2.1), others)
+    assert not is_clearly_lower(shifted(-1.9), others)
+    assert not is_clearly_lower(shifted(2.1), others)
+    assert not is_clearly_lower(others, others)
+    assert not is_clearly_lower(others[:1], others[1:2])  # one says nothing of a spread
+    assert mean_divergence([Divergence(3.0, 1), Divergence(1.0, 3)]) == 1.0

@@ -4,8 +4,10 @@ Calibration needs the gradient of the log-probability of something drawn from th
 sample of the Fisher information); the search needs the divergence from the dense model. Neither needs labels.
 """
 
+import math
+import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -26,6 +28,23 @@ class Divergence(NamedTuple):
 
     total: float
     samples: int
+
+
+def mean_divergence(parts: Sequence[Divergence]) -> float:
+    """The mean over all samples."""
+    return math.fsum(part.total for part in parts) / sum(part.samples for part in parts)
+
+
+def is_clearly_lower(parts: Sequence[Divergence], others: Sequence[Divergence]) -> bool:
+    """Whether the sum is lower than that of others on the same samples, by two standard errors.
+
+    On a hundred short texts, a tenth more or less is chance: MiniLM at 3x was refitted to 16 % less on 128
+    phrases of SST-2's training set, and to 40 % more on 1000 sentences.
+    """
+    changes = [own.total - other.total for own, other in zip(parts, others, strict=True)]
+    if len(changes) < 2:
+        return False
+    return math.fsum(changes) < -2 * math.sqrt(len(changes)) * statistics.stdev(changes)
 
 
 def inputs_of(batch: Mapping[str, torch.Tensor]) -> Batch:

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from ziplm.checkpoint import save
 from ziplm.files import read_json, write_json
 from ziplm.fit import Measured, fit_levels, measure
+from ziplm.heads import is_clearly_lower, mean_divergence
 from ziplm.inspection import size_on_disk
 from ziplm.pipeline import Pipeline
 from ziplm.recover import speedup_that_recovers
@@ -150,7 +151,7 @@ class Member:
         return {"levels": list(levels), "rounds": rounds, "measured": asdict(fresh)}
 
     def _refit(self, small: PreTrainedModel) -> tuple[PreTrainedModel, dict[str, Any] | None]:
-        """The refitted model if it is closer to the dense one on samples that it was not fitted to."""
+        """The refitted model if it is clearly closer to the dense one on samples it was not fitted to."""
         pipeline = self.pipeline
         if not self.config.refit:
             return small, None
@@ -171,9 +172,11 @@ class Member:
             else:
                 fitted = copy.deepcopy(small).eval()
             self.workers.spread_weights(fitted)
-            before, after = pipeline.divergence(small), pipeline.divergence(fitted)
-        kept = after < before
-        return (fitted if kept else small), {"before": before, "after": after, "kept": kept}
+            unseen = [*pipeline.parts[1], *pipeline.parts[2]]
+            before, after = (pipeline.divergences(model, unseen) for model in (small, fitted))
+        kept = is_clearly_lower(after, before)
+        report = {"before": mean_divergence(before), "after": mean_divergence(after), "kept": kept}
+        return (fitted if kept else small), report
 
     def _report(
         self,

@@ -17,6 +17,7 @@ from ziplm.config import Config
 from ziplm.errors import BadRun, UsageError
 from ziplm.files import read_json, write_json, written_whole
 from ziplm.fit import for_measuring
+from ziplm.heads import Divergence, mean_divergence
 from ziplm.levels import module_costs, module_levels
 from ziplm.profile import latency_table
 from ziplm.progress import Reporter
@@ -318,14 +319,16 @@ class Pipeline:
 
     def divergence(self, model: PreTrainedModel) -> float:
         """How far a model is from the dense one, on the third part of the samples."""
+        return mean_divergence(self.divergences(model, self.parts[2]))
+
+    def divergences(self, model: PreTrainedModel, features: Sequence[Features]) -> list[Divergence]:
+        """The same on any samples, a few of them at a time."""
         head, parts = self.task.head, []
-        batches = self.task.batches(self.parts[2], self.config.calibration_batch_size, self.model.device)
         with torch.inference_mode():
-            for _, batch in self.workers.share(batches):
+            for _, batch in self.workers.share(self.task.batches(features, FEWEST, self.model.device)):
                 reference = head.outputs(self.model, batch)
                 parts.append(head.divergence(model, head.outputs(model, batch), reference, batch))
-        parts = self.workers.joined(parts)
-        return sum(part.total for part in parts) / sum(part.samples for part in parts)
+        return self.workers.joined(parts)
 
     def evaluate(self, model: PreTrainedModel, description: str) -> dict[str, dict[str, float]]:
         """Metrics on every evaluation split, found by the first process."""
