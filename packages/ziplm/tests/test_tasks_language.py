@@ -129,6 +129,8 @@ def test_long_text_takes_linear_time() -> None:
 
 
 def test_long_text_is_no_cause_for_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    before = transformers.logging.get_verbosity()  # the command line silences it for the whole process
+    transformers.logging.set_verbosity_warning()
     transformers.logging.enable_propagation()
     try:
         tokens_of(bare_tokenizer(), TEXT)
@@ -137,6 +139,7 @@ def test_long_text_is_no_cause_for_warnings(caplog: pytest.LogCaptureFixture) ->
         assert caplog.records
     finally:
         transformers.logging.disable_propagation()
+        transformers.logging.set_verbosity(before)
 
 
 def test_rows_of_tables_are_joined(tmp_path: Path) -> None:

@@ -48,7 +48,8 @@ def plan(config: Config, reporter: Reporter) -> str:
         "evaluate": sum(map(len, pipeline.splits.evaluation.values())) * forward,
     }
     model_bytes = sum(p.numel() * p.element_size() for p in pipeline.model.parameters())
-    trace_bytes = sum(d * d * 4 + d * 8 * pipeline.model.config.hidden_size for d, _ in columns)
+    traces = [d * d * 4 + d * 8 * pipeline.model.config.hidden_size for d, _ in columns]
+    trace = max(traces, default=0)  # one at a time is in memory
     moments = min(config.memory_gb * 2**30, sum(d * d * 8 for d, _ in columns))
     largest = max((d * d * 8 for d, _ in columns), default=0)
     parameters = sum(p.numel() for p in pipeline.model.parameters())
@@ -65,8 +66,8 @@ def plan(config: Config, reporter: Reporter) -> str:
         *(f"  {stage}: {value:.0f}" + (" (done)" if not value else "") for stage, value in seconds.items()),
         *(f"  {stage}: {value:.0f} for each of {len(todo)} targets" for stage, value in per_target.items()),
         f"  together: {sum(seconds.values()) + len(todo) * sum(per_target.values()):.0f}",
-        f"memory: about {(2 * model_bytes + moments + 4 * largest + 2 * trace_bytes) / 2**30:.1f} GiB",
-        f"disk: about {(trace_bytes + len(todo) * model_bytes) / 2**30:.1f} GiB",
+        f"memory: about {(2 * model_bytes + moments + 4 * largest + 2 * trace) / 2**30:.1f} GiB",
+        f"disk: about {(sum(traces) + len(todo) * model_bytes) / 2**30:.1f} GiB",
     ]
     return "\n".join(lines)
 
