@@ -49,7 +49,8 @@ class Experiment:
     splits: dict[str, str]
     targets: tuple[float, ...]
     sequence_length: int = 128
-    calibration_samples: int | None = None
+    search_samples: int = 128
+    most: int | None = None  # samples of a split that models are judged on, from its beginning
 
 
 EXPERIMENTS = {
@@ -73,6 +74,8 @@ EXPERIMENTS = {
         "{data}/wikitext-2/train.txt",
         {"test": "{data}/wikitext-2/test.txt"},
         (1.5, 2, 3, 4),
+        search_samples=32,
+        most=400,
     ),
     "gpt2-zero-shot": Experiment(  # calibrated on other text than the model was trained on
         "gpt2-wikitext2",
@@ -80,6 +83,8 @@ EXPERIMENTS = {
         "{build}/data/imdb.txt",
         {"test": "{data}/wikitext-2/test.txt"},
         (1.5, 2, 3, 4),
+        search_samples=32,
+        most=400,
     ),
 }
 
@@ -87,12 +92,11 @@ EXPERIMENTS = {
 class Bench:
     """One experiment with one seed."""
 
-    def __init__(self, name: str, data: Path, seed: int, search_samples: int) -> None:
+    def __init__(self, name: str, data: Path, seed: int) -> None:
         self.experiment = EXPERIMENTS[name]
         self.folder = BUILD / "oneshot" / name
         self.seed = seed
         self.places = {"build": str(BUILD), "data": str(data)}
-        self.search_samples = search_samples
         self.model_folder = BUILD / "models" / self.experiment.model
 
     def config(self, method: str) -> Config:
@@ -109,8 +113,7 @@ class Bench:
             sequence_length=self.experiment.sequence_length,
             threads=1,
             method="ziplm" if method == "paper" else "default",
-            calibration_samples=self.experiment.calibration_samples,
-            search_samples=self.search_samples,
+            search_samples=self.experiment.search_samples,
             seed=self.seed,
         )
 
@@ -129,7 +132,8 @@ class Bench:
         """Make and judge whatever is missing."""
         with open_run(self.config("default")) as run:
             pipeline = Pipeline(self.config("default"), run, Bars())
-            judge = Judge(pipeline, {k: v.format(**self.places) for k, v in self.experiment.splits.items()})
+            files = {name: path.format(**self.places) for name, path in self.experiment.splits.items()}
+            judge = Judge(pipeline, files, self.experiment.most)
             for prior in PRIORS if "priors" in methods else ():
                 for target, removed in self._by_prior(pipeline, prior):
                     judged = partial(_judged, judge, pipeline, removed, None, few=True)
@@ -182,7 +186,7 @@ class Bench:
 class Judge:
     """Metric and divergence from the dense model, on every split."""
 
-    def __init__(self, pipeline: Pipeline, files: dict[str, str]) -> None:
+    def __init__(self, pipeline: Pipeline, files: dict[str, str], most: int | None) -> None:
         self.pipeline = pipeline
         self.task: Task = pipeline.task
         self.splits: dict[str, Sequence[Features]] = {}
@@ -190,7 +194,8 @@ class Judge:
             source = Source(train_file=file, validation_file=file)
             length = pipeline.config.sequence_length
             loaded = self.task.load_splits(pipeline.model, pipeline.tokenizer, source, length)
-            self.splits[name] = next(iter(loaded.evaluation.values()))
+            features = next(iter(loaded.evaluation.values()))
+            self.splits[name] = [features[i] for i in range(min(most or len(features), len(features)))]
         self.reference: dict[str, list[torch.Tensor]] = {}
 
     def __call__(self, model: PreTrainedModel, few: bool = False) -> dict[str, float]:
@@ -261,7 +266,8 @@ def report(name: str) -> None:
                 ]
                 spread = f" ±{statistics.stdev(found):.3f}" if len(found) > 1 else ""
                 cells.append(f"{statistics.mean(found):.4f}{spread}" if found else "")
-            lines.append(cells)
+            if any(cells[1:]):
+                lines.append(cells)
         seeds = len({row["seed"] for row in rows})
         print_table(f"{name}: {figure}, mean of {seeds} seeds", ["", *(f"{t:g}x" for t in targets)], lines)
     differences(rows, targets, figures)
@@ -302,14 +308,13 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with the published data sets")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--methods", nargs="+", default=["priors", "uniform", "default", "paper"])
-    parser.add_argument("--search-samples", type=int, default=128)
     parser.add_argument("--report", action="store_true", help="print what there is, run nothing")
     options = parser.parse_args()
     announce(f"ziplm, one-shot: {options.experiment}", "ziplm", "torch", "transformers")
     if not options.report:
         write_reviews(BUILD / "data" / "imdb.txt")
         for seed in options.seeds:
-            Bench(options.experiment, options.data, seed, options.search_samples).run(options.methods)
+            Bench(options.experiment, options.data, seed).run(options.methods)
     report(options.experiment)
 
 
