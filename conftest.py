@@ -12,7 +12,7 @@ from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
 # The machines that run this are shared: a slow example is no failure. Every run tries the same examples, so
-# that a change is judged by what it changed; HYPOTHESIS_PROFILE=explore tries new ones, =thorough 10,000 of them.
+# that a change is judged by what it changed; HYPOTHESIS_PROFILE=explore tries new ones, =thorough 10,000.
 settings.register_profile("default", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
 settings.register_profile("thorough", deadline=None, max_examples=10_000)
