@@ -291,6 +291,7 @@ def test_recover_keeps_a_share_of_the_metric(files: Path, tmp_path: Path) -> Non
     assert max(good, default=1.01) <= steps["speedup"] * (1 + 1e-9)
     assert not bad or not good or max(good) < min(bad)
     kept = metric["compressed"] <= steps["wanted"]
+    assert member.metrics["recover"] == {"wanted": steps["wanted"], "kept": kept}
     assert kept or member.metrics["predicted"]["speedup"] < 1.3
 
 
@@ -422,3 +423,9 @@ def test_killed_in_every_stage_it_ends_the_same(files: Path, family: str, tmp_pa
         for run in ("killed", "whole")
     ]
     assert names[0] == names[1]  # nothing half-written is left
+
+
+def test_limits_beside_a_share_of_the_metric_are_looked_at_first(files: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnreachableTarget, match=r"recover0\.9-params1 cannot be reached"):
+        compress(**options_for(files, "gpt2", tmp_path / "run", recover=[0.9], params=[1]))
+    assert not (tmp_path / "run" / "state" / "traces").exists()

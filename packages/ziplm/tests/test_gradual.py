@@ -22,6 +22,7 @@ from ziplm.levels import module_levels, size_grid
 from ziplm.pipeline import Pipeline
 from ziplm.progress import Silent
 from ziplm.run import Run
+from ziplm.targets import Target
 from ziplm_gradual import gradual_options
 from ziplm_models import HEADS, WIDTH, tiny_model
 from ziplm_text import letter_tokenizer
@@ -41,6 +42,19 @@ def test_each_target_starts_from_the_one_before(family: list[ziplm.Compressed]) 
     first, second = (member.metrics["sizes"] for member in family)
     for kind in first:
         assert all(b <= a for a, b in zip(first[kind], second[kind], strict=True))
+
+
+def test_steps_read_data_as_the_dense_model_does_and_count_sparsity_from_it(
+    options: dict[str, Any], family: list[ziplm.Compressed]
+) -> None:
+    config = ziplm.Config.of({**options, "output": str(family[0].folder.parent)})
+    dense = Pipeline(config, Run(config.output), Silent())
+    step = Pipeline(config, Run(config.output), Silent(), before=dense, model=ziplm.load(family[0].folder))
+    assert step.task is dense.task  # padding and pooling are learnt from the model and the data
+    half = Target("size", 0.0, (("sparsity", 0.5),))
+    whole = sum(max(row) for row in dense.reachable.costs["params"])
+    assert half.budgets(step.reachable, dense.reachable)["params"] == pytest.approx(whole / 2)
+    assert half.budgets(step.reachable)["params"] < 0.45 * whole  # control: half of what is left
 
 
 def test_speedups_refer_to_the_dense_model(family: list[ziplm.Compressed]) -> None:

@@ -119,3 +119,9 @@ def test_a_loss_without_any_part_is_refused() -> None:
     assert config_with(mode="gradual", task_weight=1, **none).task_weight == 1
     with pytest.raises(UsageError, match="token_weight is -1; use 0 or more"):
         config_with(token_weight=-1)
+
+
+def test_a_target_that_is_said_stands_against_those_of_a_preset() -> None:
+    said = Config("m", "sst2", "o", preset="bert-base-glue", latency_ms=(5.0,))
+    assert (said.speedup, said.latency_ms) == ((), (5.0,))
+    assert Config("m", "sst2", "o", preset="bert-base-glue").speedup  # control

@@ -54,7 +54,7 @@ configs = st.fixed_dictionaries(
         "method": st.sampled_from(["default", "ziplm"]),
         "refit": st.booleans(),
         "memory_gb": numbers(0, 1e6),
-        "seed": st.integers(-(2**62), 2**62),
+        "seed": st.integers(0, 2**30 - 1),
     },
 )
 
@@ -151,6 +151,8 @@ def test_bad_files_of_options(tmp_path: Path, text: str, message: str) -> None:
         ("prior", "best", "prior is 'best'; use one of auto"),
         ("text_column", ["a", "b", "c"], "3 text columns; give one or two"),
         ("memory_gb", 0, "memory_gb is 0; use more than 0"),
+        ("seed", -1, "seed is -1; use a whole number from 0"),
+        ("seed", 2**30, "seed is 1073741824"),
         ("measure_seconds", -1, "measure_seconds is -1; use more than 0"),
         ("train_file", 3, "train_file is 3; give text"),
         ("model", 3, "model is 3; give text"),
@@ -180,6 +182,10 @@ def test_paths_and_numbers_of_numpy_are_taken(tmp_path: Path) -> None:
 def test_targets_are_sorted_and_made_once() -> None:
     config = Config.of({**BASIC, "speedup": [4, 2, 2.0], "latency_ms": [5, 9], "recover": 0.99})
     assert [target.name for target in targets_of(config)] == ["2x", "4x", "9ms", "5ms", "recover0.99"]
+    sizes = Config.of({**BASIC, "sparsity": [0.75, 0.5]})
+    assert [target.name for target in targets_of(sizes)] == ["sparsity0.5", "sparsity0.75"]
+    sizes = Config.of({**BASIC, "params": [10, 20]})
+    assert [target.name for target in targets_of(sizes)] == ["params20", "params10"]
     with pytest.raises(UsageError, match="there is no target"):
         targets_of(Config.of(BASIC))
 
@@ -191,12 +197,12 @@ def test_targets_that_would_share_a_folder_are_refused() -> None:
 
 def test_a_run_keeps_its_options_and_takes_more_targets(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with open_run(config_in(folder)):
-        pass
+    with open_run(config_in(folder, speedup=(2.0, 50.0))) as run:
+        finish(run, "2x")
     with open_run(config_in(folder, speedup=(4.0,), latency_ms=(3.0,), memory_gb=0.5)):
         pass
     kept = Config.load(folder / "config.toml")
-    assert kept.speedup == (2.0, 4.0)
+    assert kept.speedup == (2.0, 4.0)  # and not 50, which came to nothing and is no longer asked for
     assert kept.latency_ms == (3.0,)
     with (
         pytest.raises(
@@ -208,6 +214,24 @@ def test_a_run_keeps_its_options_and_takes_more_targets(tmp_path: Path) -> None:
     assert Config.load(folder / "config.toml") == kept
 
 
+def finish(run: Run, target: str) -> None:
+    """What a run has when a target is done, as far as its folder is looked at."""
+    run.latency_file.touch()
+    run.result_folder(target).mkdir()
+    (run.result_folder(target) / "metrics.json").touch()
+
+
+def test_a_command_that_made_nothing_may_be_corrected(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(OSError, match="typo"), open_run(config_in(folder, train_file="typo.tsv")):
+        raise OSError("no typo.tsv")
+    with open_run(config_in(folder, train_file="train.tsv")) as run:
+        run.latency_file.touch()
+    assert Config.load(folder / "config.toml").train_file == "train.tsv"
+    with pytest.raises(BadRun, match="other options"), open_run(config_in(folder, train_file="other.tsv")):
+        pass
+
+
 def test_targets_of_commands_with_other_limits_are_not_mixed(tmp_path: Path) -> None:
     """2x, and then a sparsity, are not 2x with that sparsity."""
     folder = tmp_path / "run"
@@ -217,8 +241,8 @@ def test_targets_of_commands_with_other_limits_are_not_mixed(tmp_path: Path) -> 
         names = [target.name for target in targets_of(Config.load(folder / "config.toml"))]
         assert names == (["2x"] if options["speedup"] else ["sparsity0.5", "sparsity0.7"])
     for options in ({"speedup": (2.0,), "params": 9.0}, {"speedup": (3.0,), "params": 9.0}):
-        with open_run(config_in(folder, **options)):
-            pass
+        with open_run(config_in(folder, **options)) as run:
+            finish(run, f"{options['speedup'][0]:g}x-params9")
     assert Config.load(folder / "config.toml").speedup == (2.0, 3.0)
 
 
@@ -322,7 +346,7 @@ def test_damaged_documents_are_told_about(tmp_path: Path, damage: bytes) -> None
 
 def test_a_damaged_config_is_told_about(tmp_path: Path) -> None:
     with open_run(config_in(tmp_path)) as run:
-        pass
+        run.latency_file.touch()
     run.config_file.write_text("model = ")
     with pytest.raises(UsageError, match=r"config.toml is not TOML"), open_run(config_in(tmp_path)):
         pass

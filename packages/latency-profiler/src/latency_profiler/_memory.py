@@ -7,6 +7,7 @@ in one process. Allocation is no part of what is measured here, so it is made to
 """
 
 import ctypes
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -23,7 +24,7 @@ def kept_memory() -> Iterator[None]:
 
     Afterwards thresholds are those at which glibc itself arrives in a process that frees a block of 32 MiB.
     """
-    libc = ctypes.CDLL(None) if hasattr(ctypes, "RTLD_GLOBAL") else None
+    libc = ctypes.CDLL(None) if os.name == "posix" else None
     if libc is None or not (hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim")):
         yield
         return

@@ -67,8 +67,8 @@ def compress(
     with open_run(config, workers) as run:
         pipeline = Pipeline(config, run, reporter)
         todo = workers.first(lambda: [target for target in targets if not run.is_done(target.name)])
-        if config.mode == "gradual":
-            compress_gradually(pipeline, targets)
+        if config.mode == "gradual":  # the targets of earlier commands are steps on the way
+            compress_gradually(pipeline, targets_of(Config.load(run.config_file)))
         elif todo:
             check_reachable(pipeline, todo)
             for target in todo:

@@ -20,7 +20,7 @@ from ziplm.presets import find_preset
 from ziplm.tasks.base import Source
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-SPEEDS = ("speedup", "latency_ms", "recover")
+SPEEDS = {"speedup": "speedup", "latency_ms": "latency", "recover": "recover"}  # and the target's kind
 LIMITS = ("params", "flops", "bytes", "sparsity")
 TARGETS = (*SPEEDS, *LIMITS)
 PRIORS = ("auto", "factored", "scalar", "exact", "stream", "own")
@@ -207,6 +207,8 @@ class Config:
             self._fill(PAPER)
         if self.preset is not None:
             filling = find_preset(self.preset).as_options()
+            if not self._said.isdisjoint(TARGETS):
+                filling = {name: value for name, value in filling.items() if name not in TARGETS}
             if not self._said.isdisjoint(DENSE):  # epochs and steps stand for each other
                 filling = {name: value for name, value in filling.items() if name not in DENSE}
             self._fill(filling)
@@ -221,6 +223,7 @@ class Config:
         for name in ("params", "flops", "bytes"):
             for value in getattr(self, name):
                 _require(value > 0, f"{name} is {value:g}", "ask for more than 0")
+        _require(0 <= self.seed < 2**30, f"seed is {self.seed}", "use a whole number from 0 to 1073741823")
         _require(self.evaluations >= 0, f"evaluations is {self.evaluations}", "use 0 or more")
         _require(self.dtype in DTYPES, f"dtype is {self.dtype!r}", f"use one of {', '.join(DTYPES)}")
         _require(len(self.text_column) <= 2, f"{len(self.text_column)} text columns", "give one or two")

@@ -5,7 +5,9 @@ dense model throughout.
 """
 
 import copy
+import math
 import shutil
+import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -24,6 +26,7 @@ from ziplm.finetune import TrainingOptions, finetune
 from ziplm.member import Member, check_reachable
 from ziplm.pipeline import Pipeline
 from ziplm.run import Run
+from ziplm.search import SECONDS
 from ziplm.targets import Target
 from ziplm.workers import ALONE, Workers
 
@@ -38,6 +41,7 @@ def compress_gradually(pipeline: Pipeline, targets: Sequence[Target]) -> None:
     workers = pipeline.workers
     training_options(pipeline.config, workers)  # fails before the long work
     check_reachable(pipeline, targets)
+    targets = sorted(targets, key=lambda t: -t.budgets(pipeline.reachable).get(SECONDS, math.inf))
     _train_dense(pipeline)
     current = pipeline.model
     for number, target in enumerate(targets):
@@ -45,7 +49,9 @@ def compress_gradually(pipeline: Pipeline, targets: Sequence[Target]) -> None:
         state = _StepRun(pipeline.run, target.name, previous)
         if workers.missing(folder / "metrics.json"):
             pipeline.reporter.note(f"target {target.name}, from {previous}")
-            config = replace(pipeline.config, seed=pipeline.config.seed + number)
+            # A step's own, wherever it comes in the run: other samples than the step before had.
+            place = zlib.crc32(f"{previous} {target.name}".encode()) % 2**16
+            config = replace(pipeline.config, seed=pipeline.config.seed + place)
             step = Pipeline(config, state, pipeline.reporter, before=pipeline, model=current)
             GradualMember(step, target).make()
         workers.first(partial(_forget_checkpoints, state.training(target.name)))

@@ -23,22 +23,22 @@ from ziplm.inspection import size_on_disk
 from ziplm.pipeline import Pipeline
 from ziplm.recover import speedup_that_recovers
 from ziplm.refit import refit
-from ziplm.search import Found, find_levels, prior_names_for
+from ziplm.search import Found, find_levels
 from ziplm.shrink import shrink
 from ziplm.targets import Target
 from ziplm.traces import InOrder
 
 REFIT_SAMPLES = 1024
 RECOVERIES, STEP_BACK = 4, 0.9  # tries to keep a share of the metric, each slower than the last
+SLOWEST = 1.01  # speedup that is still one
 
 
 def check_reachable(pipeline: Pipeline, targets: Sequence[Target]) -> None:
     """Fail before the long work: data, times and all targets are looked at first."""
     pipeline.parts  # noqa: B018
     quick = pipeline.reachable
-    for target in targets:
-        if target.kind != "recover":
-            quick.require_reachable(target.budgets(quick), f"target {target.name}")
+    for target in targets:  # the limits of one that has no speed yet, too
+        quick.require_reachable(target.budgets(quick), f"target {target.name}")
 
 
 class Member:
@@ -62,15 +62,19 @@ class Member:
         for attempt in range(RECOVERIES):
             self.state = self.run.target_state(self.target.name) / f"attempt{attempt}"
             small, report = self._build(Target("speedup", speedup, limits))
-            if self.pipeline.as_good_as(report["metric"]["compressed"], chosen["wanted"]):
+            kept = self.pipeline.as_good_as(report["metric"]["compressed"], chosen["wanted"])
+            report["recover"] = {"wanted": chosen["wanted"], "kept": kept}
+            if kept or speedup <= SLOWEST:
                 break
-            speedup = max(1.01, STEP_BACK * speedup)
+            speedup = max(SLOWEST, STEP_BACK * speedup)
+        if not kept:
+            self.reporter.note(f"target {self.target.name} is missed: {chosen['wanted']:.4g} was wanted")
         self._save(small, report)
 
     def _build(self, target: Target) -> tuple[PreTrainedModel, dict[str, Any]]:
         """The model for a speed or a size, and what there is to say of it."""
         pipeline = self.pipeline
-        budgets = target.budgets(pipeline.choices)
+        budgets = target.budgets(pipeline.choices, (pipeline.before or pipeline).reachable)
         found = Found.from_dict(self._kept("found.json", lambda: self._search(budgets).to_dict()))
         pipeline.forget_candidates()
         fitted = self._kept("fitted.json", lambda: self._fit(found, budgets, target.kind == "latency"))
@@ -107,7 +111,7 @@ class Member:
 
     def _search(self, budgets: dict[str, float]) -> Found:
         pipeline, config = self.pipeline, self.config
-        names = [config.prior] if config.prior != "auto" else prior_names_for(pipeline.priors)
+        names = pipeline.prior_names
         self.state.mkdir(parents=True, exist_ok=True)
         with self.run.timed("search"), self.reporter.stage("search") as advance:
             search = partial(

@@ -23,7 +23,7 @@ from ziplm.profile import latency_table
 from ziplm.progress import Reporter
 from ziplm.prune import Priors, exact_priors, prune_module
 from ziplm.run import Run
-from ziplm.search import Choices
+from ziplm.search import Choices, prior_names_for
 from ziplm.stitch import Evaluator, Stitcher
 from ziplm.tasks import Features, Splits, Task, make_task
 from ziplm.traces import StoredTraces
@@ -63,7 +63,9 @@ class Pipeline:
 
     @cached_property
     def task(self) -> Task:
-        """What the model is for."""
+        """What the model is for; it has learnt from the dense model and the data how to read both."""
+        if self.before is not None:
+            return self.before.task
         return make_task(self.config.task, **self.config.task_settings)
 
     @cached_property
@@ -131,8 +133,11 @@ class Pipeline:
         file = self.run.latency_file
         model = self.model
         if self.workers.missing(file):
-            self.workers.first(lambda: self._new_table(model).save(file))
-        table = LatencyTable.load(file)
+            self.workers.first(lambda: self._checked(self._new_table(model)).save(file))
+        return self._checked(LatencyTable.load(file))
+
+    def _checked(self, table: LatencyTable) -> LatencyTable:
+        """A table, if it is of this model."""
         for module in self.modules:
             largest = max(table.curves[module.kind].sizes) if module.kind in table.curves else 0
             if self.adapter.dense_groups(self.model, module.kind) != largest:
@@ -230,6 +235,11 @@ class Pipeline:
                 self.run.trace_file(module.name).parent.mkdir(parents=True, exist_ok=True)
                 trace.save(self.run.trace_file(module.name))
                 advance(number + 1, len(own))
+
+    @property
+    def prior_names(self) -> list[str]:
+        """The priors that targets are solved with."""
+        return [self.config.prior] if self.config.prior != "auto" else prior_names_for(self.priors)
 
     @cached_property
     def priors(self) -> dict[str, Priors]:

@@ -41,12 +41,19 @@ def plan(config: Config, reporter: Reporter) -> str:
         "prune": sum(4 * d**3 for d, m in columns if not run.trace_file(m.name).exists()) / FLOPS,
     }
     todo = [target for target in targets if not run.is_done(target.name)]
+    examples = len(pipeline.splits.train)
     per_target = {
         "search": config.evaluations * search * forward * 0.5,
         "fit and measure": 0.0 if config.latency_table else 5 * config.measure_seconds,
         "refit": 2.0 * min(calibration, 1024) * forward if config.refit else 0.0,
         "evaluate": sum(map(len, pipeline.splits.evaluation.values())) * forward,
     }
+    if config.mode == "gradual":  # each target is calibrated and pruned anew, and has a teacher
+        seen = _examples_seen(config, examples, config.epochs_per_step, config.steps_per_target)
+        per_target["fine-tune"] = (BACKWARD + 1) * seen * forward
+        per_target |= {stage: seconds.pop(stage) for stage in ("calibrate", "prune")}
+        dense = _examples_seen(config, examples, config.dense_epochs, config.dense_steps)
+        seconds["fine-tune the dense model"] = BACKWARD * dense * forward
     model_bytes = sum(p.numel() * p.element_size() for p in pipeline.model.parameters())
     traces = [d * d * 4 + d * 8 * pipeline.model.config.hidden_size for d, _ in columns]
     trace = max(traces, default=0)  # one at a time is in memory
@@ -70,6 +77,12 @@ def plan(config: Config, reporter: Reporter) -> str:
         f"disk: about {(sum(traces) + len(todo) * model_bytes) / 2**30:.1f} GiB",
     ]
     return "\n".join(lines)
+
+
+def _examples_seen(config: Config, examples: int, epochs: float, steps: int) -> float:
+    """Examples of a training, by its steps if they are given."""
+    batch = config.train_batch_size * config.gradient_accumulation
+    return float(steps * batch) if steps > 0 else epochs * examples
 
 
 def _seconds_per_sample(pipeline: Pipeline) -> float:

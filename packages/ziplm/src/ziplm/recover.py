@@ -3,8 +3,10 @@
 import math
 from typing import Any
 
+from spdy_search import InfeasibleBudget
+
+from ziplm.errors import UnreachableTarget
 from ziplm.pipeline import Pipeline
-from ziplm.search import prior_names_for
 from ziplm.shrink import shrink
 from ziplm.targets import Target
 from ziplm.traces import InOrder
@@ -24,14 +26,16 @@ def speedup_that_recovers(pipeline: Pipeline, share: float, limits: Limits = ())
     choices, task = pipeline.choices, pipeline.task
     dense = pipeline.main_metric(pipeline.dense_metrics)
     wanted = dense * share if task.greater_is_better else dense / share
-    names = prior_names_for(pipeline.priors)
     traces = InOrder(pipeline.traces, [m.module.name for m in choices.levels])
     low, high = 1.0, choices.dense_seconds / choices.smallest_seconds
     steps = []
     for _ in range(STEPS):
         speedup = math.sqrt(low * high)
         budgets = Target("speedup", speedup, limits).budgets(choices)
-        candidates = [choices.solve(name, budgets) for name in names]
+        try:
+            candidates = [choices.solve(name, budgets) for name in pipeline.prior_names]
+        except InfeasibleBudget as error:
+            raise UnreachableTarget(f"not all budgets can be kept: {error}", "ask for less") from error
         best = min((choices.removed(levels) for levels in candidates), key=pipeline.search_loss)
         metrics = pipeline.evaluate(shrink(pipeline.model, best, traces), f"recover: {speedup:.2f}x")
         metric = pipeline.main_metric(metrics)

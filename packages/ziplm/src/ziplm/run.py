@@ -20,6 +20,7 @@ import filelock
 from ziplm.config import LIMITS, SPEEDS, Config
 from ziplm.errors import BadRun
 from ziplm.files import read_json, write_json
+from ziplm.targets import targets_of
 from ziplm.workers import ALONE, Workers
 
 LEFTOVER = re.compile(r"\..+\.([0-9a-f]{32}|[a-z0-9_]{8}|\d+)(\.\w+)?")
@@ -125,9 +126,14 @@ def _remove_leftovers(run: Run) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
+def _has_begun(run: Run) -> bool:
+    """Whether there is anything that other options would not have made. A first command may have failed."""
+    return run.latency_file.exists() or any(path.name != "lock" for path in run.state.iterdir())
+
+
 def _keep_config(run: Run, config: Config) -> None:
-    """Save the options, or see that they are those of before; targets may be added."""
-    if run.config_file.exists():
+    """Save the options, or see that they are those of before; finished targets stay among them."""
+    if run.config_file.exists() and _has_begun(run):
         before = Config.load(run.config_file)
         if differences := config.differences(before):
             raise BadRun(
@@ -136,9 +142,12 @@ def _keep_config(run: Run, config: Config) -> None:
             )
         # Limits of size go with every speed: where they differ, targets of two commands do not make one.
         if all(getattr(before, name) == getattr(config, name) for name in LIMITS):
+            done = [target for target in targets_of(before) if run.is_done(target.name)]
             targets: Any = {
-                name: tuple(dict.fromkeys((*getattr(before, name), *getattr(config, name))))
-                for name in SPEEDS
+                name: tuple(
+                    dict.fromkeys((*(t.value for t in done if t.kind == kind), *getattr(config, name)))
+                )
+                for name, kind in SPEEDS.items()
             }
             config = dataclasses.replace(config, **targets)
     config.save(run.config_file)

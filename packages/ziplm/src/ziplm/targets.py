@@ -33,16 +33,16 @@ class Target:
         }.get(self.kind)
         return "-".join([*([speed] if speed else []), *(f"{name}{value:g}" for name, value in self.limits)])
 
-    def budgets(self, choices: Choices) -> dict[str, float]:
-        """By name of the cost, for `Choices.problem`."""
+    def budgets(self, choices: Choices, dense: Choices | None = None) -> dict[str, float]:
+        """By name of the cost, for `Choices.problem`; sparsity is that of `dense`, if it is another model."""
         budgets = {}
         if self.kind == "latency":
             budgets[SECONDS] = self.value / 1e3
         elif self.kind == "speedup":
             budgets[SECONDS] = choices.dense_seconds / self.value
-        dense = sum(max(row) for row in choices.costs["params"])
+        whole = sum(max(row) for row in (dense or choices).costs["params"])
         for name, value in self.limits:
-            cost, budget = ("params", (1 - value) * dense) if name == "sparsity" else (name, value)
+            cost, budget = ("params", (1 - value) * whole) if name == "sparsity" else (name, value)
             budgets[cost] = min(budget, budgets.get(cost, budget))
         return budgets
 
@@ -66,7 +66,8 @@ def targets_of(config: Config) -> list[Target]:
         *(Target("recover", value, common) for value in sorted(config.recover, reverse=True)),
     ]
     if not targets and several:
-        targets = [Target("size", 0.0, ((several[0], value),)) for value in limits[several[0]]]
+        largest_first = sorted(limits[several[0]], reverse=several[0] != "sparsity")
+        targets = [Target("size", 0.0, ((several[0], value),)) for value in largest_first]
     elif not targets and common:
         targets = [Target("size", 0.0, common)]
     if not targets:
