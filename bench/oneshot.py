@@ -186,7 +186,7 @@ class Bench:
 class Judge:
     """Metric and divergence from the dense model, on every split."""
 
-    def __init__(self, pipeline: Pipeline, files: dict[str, str], most: int | None) -> None:
+    def __init__(self, pipeline: Pipeline, files: dict[str, str], most: int | None = None) -> None:
         self.pipeline = pipeline
         self.task: Task = pipeline.task
         self.splits: dict[str, Sequence[Features]] = {}
