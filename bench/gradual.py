@@ -30,9 +30,6 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with the published data sets")
     parser.add_argument("--steps", type=int, help=f"of fine-tuning, to each target; default {STEPS}")
     parser.add_argument("--seeds", type=int, nargs="+", help=f"of sst2 and distill; default {SEEDS}")
-    parser.add_argument(
-        "--layers", type=int, nargs="+", default=list(gradual_gpt2.LAYERS), help="of gpt2's baselines"
-    )
     parser.add_argument("--report", action="store_true", help="print what there is, run nothing")
     options = parser.parse_args()
     announce(f"ziplm, gradual: {options.experiment}", "ziplm", "torch", "transformers")
@@ -48,7 +45,7 @@ def main() -> None:
         gradual_distill.report()
     else:
         if not options.report:
-            gradual_gpt2.run(options.data, steps, options.layers)
+            gradual_gpt2.run(options.data, steps)
         gradual_gpt2.report()
 
 

@@ -4,9 +4,11 @@ The model is pruned once for each amount of data, one-shot; what differs is the 
 training.
 """
 
+import itertools
 import random
 import shutil
 import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +19,9 @@ from gradual_sst2 import LENGTH, MODEL, TRAIN, held_out
 from harness import print_table
 from models import tell, write_lines
 from token_distill import DistillationLoss
+from transformers import PreTrainedModel
 from ziplm.finetune import TrainingOptions, finetune
+from ziplm.tasks import Features
 
 TARGET = 3.0
 FEW = 1000
@@ -41,36 +45,51 @@ def few_examples() -> Path:
 def run(data: Path, steps: int, seeds: list[int]) -> None:
     """Prune with each amount of data, train with each loss and seed, unless that was done."""
     judge = Judge("sst2", MODEL, held_out(data), LENGTH)
-    for name, file in {"all": TRAIN, "few": few_examples()}.items():
-        base = gradual_sst2.config(data, HERE / f"pruned-{name}")
-        table = table_file(gradual_sst2.HERE, base)
-        asked = replace(base, speedup=(TARGET,), train_file=str(file), latency_table=str(table))
-        pruned = ziplm.compress(config=asked, progress=True)[0].folder
-        features = judge.training(file)
+    files = {"all": TRAIN, "few": few_examples()}
+    pruned = {name: prune(data, name, file) for name, file in files.items()}
+    features = {name: judge.training(file) for name, file in files.items()}
+    for name, folder in pruned.items():
         if not (HERE / "rows" / f"{name}.json").exists():
-            keep(HERE / "rows" / f"{name}.json", {"data": name, **judge(ziplm.load(pruned))})
-        for seed in seeds:
-            for way, loss in LOSSES.items():
-                path = HERE / "rows" / f"{name}-{way}-{seed}.json"
-                if path.exists():
-                    continue
-                student, training = ziplm.load(pruned), HERE / "training" / path.stem
-                options = TrainingOptions(
-                    learning_rate=8e-5, max_steps=steps, batch_size=32, weight_decay=0.03, seed=seed
-                )
-                summary = finetune(
-                    student,
-                    judge.task,
-                    features,
-                    options,
-                    teacher=judge.model if loss.logit or loss.token else None,
-                    loss=loss,
-                    folder=training,
-                    progress=tell,
-                )
-                row = {"data": name, "loss": way, "seed": seed, "steps": summary.steps}
-                keep(path, {**row, **judge(student)})
-                shutil.rmtree(training)
+            keep(HERE / "rows" / f"{name}.json", {"data": name, **judge(ziplm.load(folder))})
+    for way, seed, name in itertools.product(LOSSES, seeds, files):
+        path = HERE / "rows" / f"{name}-{way}-{seed}.json"
+        if not path.exists():
+            student = ziplm.load(pruned[name])
+            taken = train(student, judge, features[name], LOSSES[way], steps, seed)
+            keep(path, {"data": name, "loss": way, "seed": seed, "steps": taken, **judge(student)})
+
+
+def prune(data: Path, name: str, file: Path) -> Path:
+    """The folder of a model that was pruned with some examples, and not trained."""
+    base = gradual_sst2.config(data, HERE / f"pruned-{name}")
+    table = table_file(gradual_sst2.HERE, base)
+    asked = replace(base, speedup=(TARGET,), train_file=str(file), latency_table=str(table))
+    return ziplm.compress(config=asked, progress=True)[0].folder
+
+
+def train(
+    student: PreTrainedModel,
+    judge: Judge,
+    features: Sequence[Features],
+    loss: DistillationLoss,
+    steps: int,
+    seed: int,
+) -> int:
+    """Fine-tune a pruned model in place, with the paper's options for GLUE; how many steps were taken."""
+    folder = HERE / "training"
+    shutil.rmtree(folder, ignore_errors=True)
+    summary = finetune(
+        student,
+        judge.task,
+        features,
+        TrainingOptions(learning_rate=8e-5, max_steps=steps, batch_size=32, weight_decay=0.03, seed=seed),
+        teacher=judge.model if loss.logit or loss.token else None,
+        loss=loss,
+        folder=folder,
+        progress=tell,
+    )
+    shutil.rmtree(folder)
+    return summary.steps
 
 
 def report() -> None:

@@ -1,10 +1,9 @@
 """GPT2 on WikiText-2: gradual compression against smaller models of the same speed.
 
-The smaller models have three or two layers, the dense one six: new ones, trained from scratch, or every
-second or third of the dense model's own. What they are measured to gain in speed are the targets of the
-gradual run. Each is trained for as many steps as that run took to its target, the dense model's training
-included; those that begin with layers of the dense model also for the steps after it alone, so that the sum
-is the same.
+The smaller models have two layers, the dense one six: new ones, trained from scratch, or every third of the
+dense model's own. What they are measured to gain in speed is the first target of the gradual run; the second
+is 2x. Each is trained for as many steps as the whole run, the dense model's training included; those that
+begin with layers of the dense model also for the steps after it alone, so that the sum is the same.
 """
 
 import shutil
@@ -26,7 +25,8 @@ from ziplm.finetune import TrainingOptions, finetune
 
 NAME = "gpt2-wikitext2"
 MODEL = BUILD / "models" / NAME
-LAYERS = (3, 2)
+LAYERS = 2  # with what a pruned model keeps at 2x, a third of the layers' parameters
+TARGET = 2.0
 LEARNING_RATE = 1e-3  # half of the dense model's
 HERE = FOLDER / "gpt2"
 
@@ -35,29 +35,28 @@ HERE = FOLDER / "gpt2"
 class Smaller:
     """A model with fewer layers, and how it is trained."""
 
-    layers: int
     kept: bool
     options: TrainingOptions
 
     @property
     def name(self) -> str:
-        """Such as ``3 layers kept, 1500 steps``."""
+        """Such as ``2 layers kept, 1800 steps``."""
         origin = "kept" if self.kept else "from scratch"
-        return f"{self.layers} layers {origin}, {self.options.max_steps} steps"
+        return f"{LAYERS} layers {origin}, {self.options.max_steps} steps"
 
     def build(self) -> PreTrainedModel:
         """Before its training."""
-        return with_layers(self.layers, self.kept)
+        return with_fewer_layers(self.kept)
 
 
-def with_layers(layers: int, kept: bool) -> PreTrainedModel:
+def with_fewer_layers(kept: bool) -> PreTrainedModel:
     """A GPT2 with fewer layers than the dense one: new, or evenly chosen out of it with all the rest."""
     dense = ziplm.load(MODEL)
-    config = type(dense.config)(**{**dense.config.to_dict(), "n_layer": layers})
+    config = type(dense.config)(**{**dense.config.to_dict(), "n_layer": LAYERS})
     torch.manual_seed(0)
     model: PreTrainedModel = GPT2LMHeadModel(config)  # type: ignore[no-untyped-call]
     if kept:
-        every = dense.config.num_hidden_layers // layers
+        every = dense.config.num_hidden_layers // LAYERS
         weights = dict(dense.state_dict())
         for name in [name for name in weights if name.startswith("transformer.h.")]:
             number, _, rest = name.removeprefix("transformer.h.").partition(".")
@@ -101,29 +100,26 @@ def config(data: Path, targets: tuple[float, ...], steps: int) -> Config:
     )
 
 
-def smaller_models(layers: list[int], steps: int) -> Iterator[Smaller]:
-    """All baselines; `steps` are those of the gradual run to each of its targets."""
+def smaller_models(after: int) -> Iterator[Smaller]:
+    """All baselines; `after`: steps of the whole gradual run after the dense model's training."""
     before = int(read_json(MODEL / "metrics.json")["training"]["steps"])
     recipe = RECIPES[NAME].options
-    for number, count in enumerate(LAYERS):
-        if count in layers:
-            after = steps * (number + 1)
-            yield Smaller(count, False, replace(recipe, max_steps=before + after))
-            yield Smaller(count, True, replace(recipe, max_steps=before + after))
-            yield Smaller(count, True, replace(recipe, learning_rate=LEARNING_RATE, max_steps=after))
+    yield Smaller(False, replace(recipe, max_steps=before + after))
+    yield Smaller(True, replace(recipe, max_steps=before + after))
+    yield Smaller(True, replace(recipe, learning_rate=LEARNING_RATE, max_steps=after))
 
 
-def run(data: Path, steps: int, layers: list[int]) -> None:
+def run(data: Path, steps: int) -> None:
     """Make and judge whatever is missing, then measure all models beside each other."""
     files = {"test": data / "wikitext-2" / "test.txt"}
     judge = Judge("causal-lm", MODEL, files, CONTEXT)
     _keep_row("dense", MODEL, judge)
-    speeds = _speeds_of_layers(config(data, (2.0,), steps))
-    asked = config(data, tuple(speeds[str(count)] for count in LAYERS), steps)
+    targets = (_speed_of_layers(config(data, (TARGET,), steps)), TARGET)
+    asked = config(data, targets, steps)
     for member in compress(asked, table_file(HERE, asked)):
         _keep_row(f"gradual to {member.target}", member.folder, judge)
     features = judge.training(data / "wikitext-2" / "train.txt")
-    for smaller in smaller_models(layers, steps):
+    for smaller in smaller_models(steps * len(targets)):
         folder, training = HERE / "smaller" / smaller.name, HERE / "training" / smaller.name
         if not (folder / "config.json").exists():
             print(smaller.name, flush=True)
@@ -145,16 +141,16 @@ def _keep_row(name: str, folder: Path, judge: Judge) -> None:
     keep(path, {"name": name, "folder": str(folder), "decoder parameters": decoder, **judge(model)})
 
 
-def _speeds_of_layers(config: Config) -> dict[str, float]:
-    """How much faster fewer layers are, by their number; two digits, since they become names of targets."""
+def _speed_of_layers(config: Config) -> float:
+    """How much faster fewer layers are; two digits, since it becomes the name of a target."""
     path = HERE / "layers.json"
     if not path.exists():
-        models = {str(count): with_layers(count, kept=True) for count in LAYERS}
-        found = compare_models({"dense": ziplm.load(MODEL), **models}, config.setting, max_seconds=90)
-        write_json(path, {name: round(found.speedup(name).value, 2) for name in models})
-    speeds: dict[str, float] = read_json(path)
-    print(f"measured speedups by number of layers: {speeds}", flush=True)
-    return speeds
+        models = {"dense": ziplm.load(MODEL), "fewer": with_fewer_layers(kept=True)}
+        found = compare_models(models, config.setting, max_seconds=90)
+        write_json(path, {"speedup": round(found.speedup("fewer").value, 2)})
+    speedup = float(read_json(path)["speedup"])
+    print(f"{LAYERS} layers are measured to be {speedup:g}x as fast", flush=True)
+    return speedup
 
 
 def _measure(config: Config) -> None:
