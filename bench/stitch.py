@@ -55,7 +55,7 @@ def traces_of(model: PreTrainedModel) -> dict[str, Trace]:
 def main() -> None:
     """Time evaluations and forward passes in turns."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--evaluations", type=int, default=60)
+    parser.add_argument("--evaluations", type=int, default=30, help="some 20 s each")
     parser.add_argument("--layers", type=int, default=12)
     options = parser.parse_args()
     announce("ziplm, seconds per evaluation of the search", "ziplm", "torch", "transformers")
@@ -90,6 +90,7 @@ def main() -> None:
         start = time.process_time()
         value = evaluator([m.removed(int(level)) for m, level in zip(levels, chosen, strict=True)])
         candidates.append(time.process_time() - start)
+        print(f"evaluation {len(candidates)}: {candidates[-1]:.1f} s, dense {dense[-1]:.1f} s", flush=True)
         return value
 
     search(problem, loss, options.evaluations)

@@ -183,6 +183,18 @@ def test_every_pattern_can_be_refitted_saved_and_trained(name: str, pattern: str
     assert all("forward" not in layer.__dict__ for layer in adapter_for(dense).layers(dense))
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_only_output_matrices_take_memory(name: str) -> None:
+    dense, features = double_model(name), samples(name, 6)
+    small = shrunk(dense, "heads and columns")
+    fitted = refit(dense, small, task_for(name), features, {})
+    before = {parameter.data_ptr() for parameter in small.parameters()}
+    new = [parameter for parameter in fitted.parameters() if parameter.data_ptr() not in before]
+    adapter = adapter_for(fitted)
+    own = [adapter.output_layer(fitted, module) for module in adapter.modules(fitted)]
+    assert {id(p) for p in new} == {id(p) for layer in own for p in layer.parameters()}
+
+
 def test_a_dense_model_has_nothing_to_learn() -> None:
     """Its own stream is the goal: matrices stay what they are, but for damping and rounding."""
     dense, features = double_model(DECODER), samples(DECODER, 40)

@@ -1,6 +1,5 @@
 """One target, from the search to its checkpoint: stages 4 to 7."""
 
-import copy
 import platform
 import shlex
 import sys
@@ -22,7 +21,7 @@ from ziplm.heads import is_clearly_lower, mean_divergence
 from ziplm.inspection import size_on_disk
 from ziplm.pipeline import Pipeline
 from ziplm.recover import speedup_that_recovers
-from ziplm.refit import refit
+from ziplm.refit import refit, with_own_outputs
 from ziplm.search import Found, find_levels
 from ziplm.shrink import shrink
 from ziplm.targets import Target
@@ -174,7 +173,7 @@ class Member:
                     progress=advance,
                 )
             else:
-                fitted = copy.deepcopy(small).eval()
+                fitted = with_own_outputs(small)
             self.workers.spread_weights(fitted)
             unseen = [*pipeline.parts[1], *pipeline.parts[2]]
             before, after = (pipeline.divergences(model, unseen) for model in (small, fitted))

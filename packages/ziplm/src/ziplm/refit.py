@@ -5,7 +5,6 @@ own inputs of the output matrix, r its stream before the module, s the dense mod
 the weight of the token. λ pulls towards the weights that there are, not towards zero.
 """
 
-import copy
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ziplm.adapters import Adapter, Module, adapter_for
+from ziplm.adapters.base import structure_copy
 from ziplm.heads import Batch
 from ziplm.stitch import replayed
 from ziplm.tasks.base import Features, Progress, Task
@@ -29,7 +29,7 @@ class _Enough(Exception):
     """The layer has run; what follows is not needed."""
 
 
-@torch.no_grad()  # and not inference mode, in which the copy could never be trained
+@torch.no_grad()  # and not inference mode, in which the result could never be trained
 def refit(
     dense: PreTrainedModel,
     small: PreTrainedModel,
@@ -42,7 +42,7 @@ def refit(
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> PreTrainedModel:
-    """A copy of `small` whose output matrices are fitted to the dense model's stream.
+    """A model like `small` whose output matrices are fitted to the dense model's stream; it shares the rest.
 
     Args:
         dense: the model that `small` was made from.
@@ -56,7 +56,7 @@ def refit(
         progress: called with the layers done.
     """
     adapter = adapter_for(dense)
-    small = copy.deepcopy(small).eval()
+    small = with_own_outputs(small)
     batches, places = _chosen_batches(dense, task, features, batch_size, most_samples)
     layers = len(adapter.layers(dense))
     by_layer = [adapter.modules(small)[2 * place : 2 * place + 2] for place in range(layers)]
@@ -85,6 +85,17 @@ def refit(
         if progress is not None:
             progress(place + 1, layers)
     return small
+
+
+def with_own_outputs(model: PreTrainedModel) -> PreTrainedModel:
+    """The model with a copy of all output matrices and their biases, in eval mode; the rest is shared."""
+    made: PreTrainedModel = structure_copy(model)  # type: ignore[assignment]
+    adapter = adapter_for(made)
+    for module in adapter.modules(made):
+        layer = adapter.output_layer(made, module)
+        for name, parameter in layer.named_parameters(recurse=False):
+            setattr(layer, name, nn.Parameter(parameter.detach().clone(), parameter.requires_grad))
+    return made.eval()
 
 
 def _chosen_batches(
