@@ -21,7 +21,8 @@ from transformers import GPT2LMHeadModel, PreTrainedModel
 from ziplm.benchmarking import compare_models
 from ziplm.config import Config
 from ziplm.files import read_json, write_json
-from ziplm.finetune import TrainingOptions, finetune
+from ziplm.finetune import finetune
+from ziplm.training import TrainingOptions
 
 NAME = "gpt2-wikitext2"
 MODEL = BUILD / "models" / NAME

@@ -182,7 +182,7 @@ def test_a_second_call_does_nothing_and_says_the_same(
 
     folder = made[0].folder.parent
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.suffix == ".safetensors"}
-    monkeypatch.setattr("ziplm.pipeline.make_task", refuse)
+    monkeypatch.setattr("ziplm.loading.make_task", refuse)
     again = compress(**options_for(files, family, folder, speedup=[1.5, 3]))
     assert again == made
     assert compress(**options_for(files, family, folder, speedup=[3])) == made[1:]

@@ -12,7 +12,8 @@ import torch
 from token_distill import DistillationLoss, Outputs
 from transformers import PreTrainedModel
 from ziplm import UsageError, ZipLMError, load, save, shrink
-from ziplm.finetune import TrainingOptions, TrainingSummary, finetune
+from ziplm.finetune import finetune
+from ziplm.training import TrainingOptions, TrainingSummary
 from ziplm_models import VOCABULARY, levels_of, make_traces, tiny_model
 from ziplm_training import PaddedTask, examples
 

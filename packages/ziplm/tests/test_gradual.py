@@ -16,13 +16,13 @@ from ziplm import adapter_for
 from ziplm.cli import main
 from ziplm.errors import UsageError
 from ziplm.files import read_json
-from ziplm.finetune import TrainingOptions
 from ziplm.gradual import GradualMember
 from ziplm.levels import module_levels, size_grid
 from ziplm.pipeline import Pipeline
 from ziplm.progress import Silent
 from ziplm.run import Run
 from ziplm.targets import Target
+from ziplm.training import TrainingOptions
 from ziplm_gradual import gradual_options
 from ziplm_models import HEADS, WIDTH, tiny_model
 from ziplm_text import letter_tokenizer

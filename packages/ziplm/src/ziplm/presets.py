@@ -13,7 +13,7 @@ from typing import Any
 from token_distill import DistillationLoss
 
 from ziplm.errors import UsageError
-from ziplm.finetune import TrainingOptions
+from ziplm.training import TrainingOptions
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ziplm.adapters import KINDS, Kind, adapter_for
-from ziplm.adapters.base import structure_copy
+from ziplm.adapters.pieces import structure_copy
 from ziplm.benchmarking import Setting, generation, random_tokens
 from ziplm.errors import UsageError
 from ziplm.levels import size_grid

@@ -16,7 +16,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ziplm.adapters import Adapter, Module, adapter_for
-from ziplm.adapters.base import structure_copy
+from ziplm.adapters.pieces import structure_copy
 from ziplm.heads import Batch
 from ziplm.stitch import replayed
 from ziplm.tasks.base import Features, Progress, Task

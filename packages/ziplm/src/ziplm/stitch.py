@@ -16,7 +16,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ziplm.adapters import Adapter, Module, adapter_for
-from ziplm.adapters.base import structure_copy
+from ziplm.adapters.pieces import structure_copy
 from ziplm.heads import IGNORED, Batch, Head, LanguageModel
 from ziplm.tasks.base import Features, Task
 from ziplm.workers import ALONE, Workers

@@ -2,9 +2,10 @@
 
 from transformers import PreTrainedModel
 
-from ziplm.adapters.base import KINDS, Adapter, Kind, Module, StreamPoint
+from ziplm.adapters.base import Adapter, Module, StreamPoint
 from ziplm.adapters.bert import BertAdapter
 from ziplm.adapters.gpt2 import GPT2Adapter
+from ziplm.adapters.pieces import KINDS, Kind
 from ziplm.errors import UnsupportedModel
 
 __all__ = ["KINDS", "Adapter", "Kind", "Module", "StreamPoint", "adapter_for", "register"]

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 
-from ziplm.adapters.base import Adapter, Columns, Kind, StreamPoint
+from ziplm.adapters.base import Adapter, Columns, StreamPoint
+from ziplm.adapters.pieces import Kind
 from ziplm.models.modeling_zip_bert import resize_attention, resize_ffn
 
 

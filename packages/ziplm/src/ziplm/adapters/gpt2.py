@@ -8,7 +8,8 @@ from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.masking_utils import create_causal_mask
 
-from ziplm.adapters.base import Adapter, Columns, Kind, StreamPoint
+from ziplm.adapters.base import Adapter, Columns, StreamPoint
+from ziplm.adapters.pieces import Kind
 from ziplm.models.modeling_zip_gpt2 import number_caches, resize_attention, resize_ffn
 
 

@@ -4,8 +4,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from ziplm.finetune import TrainingOptions
 from ziplm.presets import PRESETS, Preset
+from ziplm.training import TrainingOptions
 
 
 @click.command(epilog="Example: ziplm presets")
