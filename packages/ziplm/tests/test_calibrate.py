@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from obs_structured import Moments
 from transformers import PreTrainedModel
 from ziplm import BadRun, Module, ZipLMError, adapter_for
-from ziplm.calibrate import Inputs, LossMetric, frozen, gather_inputs, loss_metric, with_gradients
+from ziplm.calibrate import Inputs, frozen, gather_inputs, loss_metric, with_gradients
+from ziplm.loss_metric import LossMetric
 from ziplm_models import HEADS, HIDDEN
 from ziplm_pipeline import (
     CLASSIFIER,

@@ -14,7 +14,7 @@ import ziplm
 from latency_profiler import LatencyTable, ProfilerError
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 from ziplm import Compressed, UnreachableTarget, UsageError, ZipLMError, adapter_for, compress
-from ziplm.calibrate import LossMetric
+from ziplm.loss_metric import LossMetric
 from ziplm_killed import run as run_apart
 from ziplm_models import HEADS, WIDTH
 from ziplm_pipeline import CLASSIFIER, DECODER, linear_table, lively_model
@@ -383,7 +383,7 @@ def test_measured_here(files: Path, family: str, tmp_path: Path) -> None:
 KILLS = [
     ("ziplm.files:os.fsync", 1),  # before there is a config
     ("ziplm.heads:Head.score", 2),  # in the gradients; made to fit the task below
-    ("ziplm.calibrate:LossMetric.save", 1),
+    ("ziplm.loss_metric:LossMetric.save", 1),
     ("ziplm.calibrate:_StreamSums.add", 9),  # in the inputs
     ("obs_structured:Trace.save", 3),  # between two traces, after the priors of the third
     ("ziplm.pipeline:gather_inputs", 1),

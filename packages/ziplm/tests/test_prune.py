@@ -7,7 +7,8 @@ import torch
 from obs_structured import Trace
 from transformers import PreTrainedModel
 from ziplm import Module, adapter_for, shrink
-from ziplm.calibrate import Inputs, LossMetric, gather_inputs, loss_metric
+from ziplm.calibrate import Inputs, gather_inputs, loss_metric
+from ziplm.loss_metric import LossMetric
 from ziplm.prune import Priors, exact_priors, prune_module
 from ziplm_models import HIDDEN
 from ziplm_pipeline import (

@@ -9,83 +9,18 @@ inputs of the output matrices, weighted by token. No labels are needed. Padding 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import safetensors
 import torch
 from obs_structured import Moments
-from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedModel
 
 from ziplm.adapters import Module, adapter_for
-from ziplm.errors import BadRun, ZipLMError
-from ziplm.files import written_whole
+from ziplm.errors import ZipLMError
+from ziplm.loss_metric import LossMetric
 from ziplm.tasks.base import Features, Progress, Task
 from ziplm.workers import ALONE, Workers
-
-SHARE = 0.9  # of the loss metric in weights and metrics; the rest treats all tokens and directions alike
-TOKENS_PER_COLUMN = 0.25  # effective tokens below which weights would leave too few to go by
-
-
-@dataclass(frozen=True)
-class LossMetric:
-    """What the loss feels, by name of the module.
-
-    Attributes:
-        gamma: Γ = E[g gᵀ], (hidden, hidden).
-        squares: ‖g‖² of every token that is not padding, (tokens,), in the order of `Task.batches`.
-    """
-
-    gamma: dict[str, torch.Tensor]
-    squares: dict[str, torch.Tensor]
-
-    def selection(self, name: str) -> torch.Tensor:
-        """The metric under which columns are chosen, (hidden, hidden), with a mean diagonal of 1."""
-        gamma = self.gamma[name]
-        identity = torch.eye(len(gamma), dtype=gamma.dtype)
-        size = float(gamma.diagonal().mean())
-        return SHARE * gamma / size + (1 - SHARE) * identity if size > 0 else identity
-
-    def token_weights(self, name: str, columns: int) -> tuple[torch.Tensor | None, int]:
-        """Weights of tokens (tokens,), and how many tokens they amount to; None where these are too few.
-
-        A handful of tokens with huge gradients, such as the first position of some decoders, would leave
-        nothing to determine that many columns by.
-        """
-        squares = self.squares[name].double()
-        mean = float(squares.mean())
-        if mean <= 0:
-            return None, len(squares)
-        weights = SHARE * squares / mean + (1 - SHARE)
-        effective = int(weights.sum().square() / weights.square().sum())
-        if effective < TOKENS_PER_COLUMN * columns:
-            return None, len(squares)
-        return weights, effective
-
-    def save(self, path: Path) -> None:
-        """Write as safetensors, whole or not at all."""
-        tensors = {
-            f"{kind}.{name}": value
-            for kind in ("gamma", "squares")
-            for name, value in getattr(self, kind).items()
-        }
-        with written_whole(path) as temporary:
-            save_file(tensors, temporary)
-
-    @classmethod
-    def load(cls, path: Path) -> "LossMetric":
-        """Read what `save` wrote."""
-        try:
-            tensors = load_file(path)
-        except (OSError, safetensors.SafetensorError) as error:
-            raise BadRun(f"{path} is damaged", "delete it and run the command again") from error
-        parts: dict[str, dict[str, torch.Tensor]] = {"gamma": {}, "squares": {}}
-        for key, value in tensors.items():
-            kind, _, name = key.partition(".")
-            parts[kind][name] = value
-        return cls(**parts)
 
 
 @dataclass

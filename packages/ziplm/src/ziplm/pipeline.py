@@ -12,12 +12,13 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from ziplm.adapters import Module
-from ziplm.calibrate import LossMetric, gather_inputs, loss_metric
+from ziplm.calibrate import gather_inputs, loss_metric
 from ziplm.errors import BadRun
 from ziplm.files import read_json, write_json, written_whole
 from ziplm.heads import Divergence, mean_divergence
 from ziplm.levels import module_costs, module_levels
 from ziplm.loading import Loaded
+from ziplm.loss_metric import LossMetric
 from ziplm.prune import Priors, exact_priors, prune_module
 from ziplm.search import Choices, prior_names_for
 from ziplm.stitch import Evaluator, Stitcher

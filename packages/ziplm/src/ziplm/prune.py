@@ -17,7 +17,8 @@ from obs_structured import Trace, prune
 from transformers import PreTrainedModel
 
 from ziplm.adapters import Module, adapter_for
-from ziplm.calibrate import Inputs, LossMetric, with_gradients
+from ziplm.calibrate import Inputs, with_gradients
+from ziplm.loss_metric import LossMetric
 from ziplm.tasks.base import Features, Progress, Task
 from ziplm.workers import ALONE, Workers
 
