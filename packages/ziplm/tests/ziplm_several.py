@@ -15,7 +15,7 @@ from typing import Any
 from ziplm_killed import CONTEXT
 
 COUNTED = (
-    "ziplm.pipeline:latency_table",
+    "ziplm.loading:latency_table",
     "ziplm.pipeline:prune_module",
     "ziplm.member:measure",
     "ziplm.member:refit",
