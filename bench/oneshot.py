@@ -287,8 +287,8 @@ def differences(rows: list[dict[str, Any]], targets: list[float], figures: list[
                     for (method, at, seed), row in table.items()
                     if method == other
                     and at == target
-                    and ("default", target, seed) in table
                     and figure in row
+                    and figure in table.get(("default", target, seed), {})
                 ]
                 cells.append(" ".join(f"{pair:+.4f}" for pair in pairs))
             if any(cells[1:]):
