@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import matplotlib.pyplot as plt
 import ziplm
 from gradual_parts import FOLDER, Judge, compress, keep, measured, rows_in, table_file
 from harness import print_table
@@ -65,7 +67,7 @@ def run(data: Path, steps: int, seeds: list[int]) -> None:
 
 
 def report() -> None:
-    """Accuracy and measured speedup of both, target by target."""
+    """Accuracy and measured speedup of both, target by target, and a picture of it."""
     rows = rows_in(HERE)
     for dense in (row for row in rows if row["method"] == "dense"):
         print(f"dense: dev {dense['dev']:.4f}, held-out {dense['held-out']:.4f}")
@@ -83,3 +85,23 @@ def report() -> None:
         print_table(f"SST-2, accuracy, seed {seed}", ["", *(f"{target:g}x" for target in TARGETS)], lines)
         if took := family_text(HERE / f"gradual-{seed}"):
             print(f"gradual: {took}")
+    print(f"picture: {draw(rows, HERE / 'curves.svg')}")
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> Path:
+    """Accuracy over measured speedup, the dense model's as a line."""
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
+    for axis, split in zip(axes, ("dev", "held-out"), strict=True):
+        for row in rows:
+            if row["method"] == "dense":
+                axis.axhline(100 * row[split], color="grey", linestyle=":", label="dense")
+        for method in ("one-shot", "gradual"):
+            own = sorted((row["speedup"], 100 * row[split]) for row in rows if row["method"] == method)
+            if own:
+                axis.plot(*zip(*own, strict=True), marker="o", label=method)
+        axis.set(title=f"SST-2, {split}", xlabel="measured speedup", ylabel="accuracy, %")
+        axis.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    plt.close(figure)
+    return path
