@@ -54,7 +54,7 @@ STAGES = {  # of the pipeline's own names, by what the table calls them
 LENGTH, WORDS = 128, 1000
 FEW: dict[str, Any] = {
     "speedup": [2],
-    "calibration_samples": 16,
+    "calibration_samples": 8,
     "search_samples": 4,
     "evaluations": 4,
     "calibration_batch_size": 4,
