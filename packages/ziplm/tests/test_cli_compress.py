@@ -149,14 +149,15 @@ def test_the_demo_of_a_decoder_shows_both_regimes(
     monkeypatch.setattr("ziplm.demo.QUICK", quick)
     inputs = {"throughput": {}, "generate": {"prompt_length": (4, 8), "new_tokens": 4}}
     monkeypatch.setattr("ziplm.demo.REGIMES", inputs)
-    ziplm.save(tiny_model("GPT2LMHeadModel"), tmp_path / "dense", bare_tokenizer())
+    demo = tmp_path / "gpt2"
+    ziplm.save(tiny_model("GPT2LMHeadModel"), demo / "dense", bare_tokenizer())
     result = invoke("demo", "--model", "gpt2", "-o", tmp_path)
     assert result.exit_code == 0, result.output
     for regime in ("throughput", "generate"):
         assert f"made fast for {regime}" in result.output
-        report = json.loads((tmp_path / regime / "1.5x" / "metrics.json").read_text())
+        report = json.loads((demo / regime / "1.5x" / "metrics.json").read_text())
         assert sizes_text(report["sizes"]) in result.output
-        assert f'regime = "{regime}"' in (tmp_path / regime / "config.toml").read_text()
+        assert f'regime = "{regime}"' in (demo / regime / "config.toml").read_text()
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])

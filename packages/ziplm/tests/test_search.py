@@ -297,7 +297,7 @@ def test_uniform_sizes_are_the_best_of_their_kind() -> None:
         for own in [{"attention": heads, "ffn": width}]
     ]
     fitting = [true_loss(choices.removed(own)) for own in possible if problem.fits(np.array(own))]
-    assert true_loss(choices.removed(best_uniform(problem, kinds))) == pytest.approx(min(fitting))
+    assert true_loss(choices.removed(best_uniform(problem, choices.levels))) == pytest.approx(min(fitting))
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ import torch
 from torch.utils.data import DataLoader
 from ziplm import BadCheckpoint, UsageError, save
 from ziplm.heads import LABELS, inputs_of
+from ziplm.network import hub_answers
 from ziplm.tasks import TASKS, Source, Task, make_task
 from ziplm.tasks.glue import SPECS
-from ziplm.tasks.hub import hub_answers, read_hub
+from ziplm.tasks.hub import read_hub
 from ziplm_models import tiny_model
 from ziplm_tasks import file_for, model_for
 from ziplm_text import letter_tokenizer
@@ -208,8 +209,8 @@ def test_a_hub_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPa
             return answered.wait(60)
 
     monkeypatch.setattr("huggingface_hub.get_session", Session)
-    monkeypatch.setattr("ziplm.tasks.hub.PATIENCE", 0.1)
+    monkeypatch.setattr("ziplm.network.PATIENCE", 0.1)
     assert not hub_answers()
     answered.set()
-    monkeypatch.setattr("ziplm.tasks.hub.PATIENCE", 60.0)
+    monkeypatch.setattr("ziplm.network.PATIENCE", 60.0)
     assert hub_answers()

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from ziplm import BadCheckpoint, UsageError, save
+from obs_structured import prune
+from sentence_transformers import SentenceTransformer
+from ziplm import BadCheckpoint, UsageError, adapter_for, save, shrink
 from ziplm.tasks import Source, make_task
 from ziplm.tasks.embedding import nearest
 from ziplm_models import tiny_model
@@ -28,10 +30,13 @@ def angle_model(turn: float = 0.1, scramble: int = 1) -> KnownModel:
 def sentence_folder(tmp_path: Path, modes: dict[str, bool], kinds: tuple[str, ...] = ("Normalize",)) -> Path:
     folder = tmp_path / "model"
     save(tiny_model("BertModel"), folder, letter_tokenizer())
-    modules = [{"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"}]
-    modules.append({"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"})
+    modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}]
+    modules.append(
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
+    )
     modules += [
-        {"idx": 2, "path": f"2_{kind}", "type": f"sentence_transformers.models.{kind}"} for kind in kinds
+        {"idx": 2, "name": "2", "path": f"2_{kind}", "type": f"sentence_transformers.models.{kind}"}
+        for kind in kinds
     ]
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1_Pooling").mkdir()
@@ -65,10 +70,41 @@ def test_without_such_a_folder_the_setting_counts_and_heads_are_left_off(tmp_pat
         task: Any = make_task("embedding", **settings)
         assert type(task.load_model(str(tmp_path / "model"))).__name__ == "BertModel"
         assert task.head.pooling == expected
-    task.copy_extras(tmp_path / "model", tmp_path / "empty")
-    assert not (tmp_path / "empty").exists()
+    assert task.load_model(str(tmp_path / "model")).pooler is not None  # as bare models have one
     with pytest.raises(UsageError, match="the pooling is 'max'; give mean or cls"):
         make_task("embedding", pooling="max")
+
+
+@pytest.mark.parametrize("source", ["plain", "other pooling"])
+def test_the_result_opens_in_sentence_transformers(tmp_path: Path, source: str) -> None:
+    """With the pooling of the task, whatever the folder of the dense model says."""
+    if source == "plain":
+        save(tiny_model("BertModel"), tmp_path / "model", letter_tokenizer())
+    else:
+        sentence_folder(tmp_path, {"pooling_mode_mean_tokens": True})
+    task: Any = make_task("embedding", pooling="cls")
+    model = task.load_model(str(tmp_path / "model"))
+    adapter = adapter_for(model)
+    modules = adapter.modules(model)
+    weights = [adapter.weight(model, module) for module in modules]
+    traces = [
+        prune(weight, torch.eye(weight.shape[1]), module.group_size)
+        for weight, module in zip(weights, modules, strict=True)
+    ]
+    small = shrink(model, [module.groups // 2 for module in modules], traces)
+    save(
+        small,
+        tmp_path / "small",
+        letter_tokenizer(),
+        also=lambda folder: task.copy_extras(tmp_path / "model", folder),
+    )
+    texts = ["a b", "c"]
+    opened = SentenceTransformer(str(tmp_path / "small"), device="cpu")
+    made = torch.tensor(opened.encode(texts, normalize_embeddings=True))
+    features = [dict(letter_tokenizer()(text)) for text in texts]
+    torch.testing.assert_close(made, task.embed(small, features), rtol=1e-5, atol=1e-6)
+    mean: Any = make_task("embedding", pooling="mean")
+    assert not torch.allclose(made, mean.embed(small, features), atol=1e-3)  # control
 
 
 def test_other_poolings_and_modules_are_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrain
 
 from ziplm.errors import BadCheckpoint, one_line
 from ziplm.models import AUTO_CLASSES, zip_class
+from ziplm.network import from_hub
 
 
 def save(
@@ -67,8 +68,8 @@ def load(path: str | Path, **options: Any) -> PreTrainedModel:
     if Path(path).is_dir():
         _check_shapes(Path(path), model_class, config)
     try:
-        model = model_class.from_pretrained(path, **options)
-    except (OSError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
+        model = model_class.from_pretrained(path, **from_hub(path), **options)
+    except (OSError, ValueError, RuntimeError, ImportError, safetensors.SafetensorError) as error:
         raise BadCheckpoint(f"{path} cannot be loaded: {one_line(error)}", "save it again") from error
     assert isinstance(model, PreTrainedModel)
     return model.eval()
@@ -83,7 +84,7 @@ def read_config(path: str | Path) -> PreTrainedConfig:
     if Path(path).is_dir() and not (Path(path) / "config.json").is_file():
         raise BadCheckpoint(f"{path} has no config.json", "give the folder that holds it")
     try:
-        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False, **from_hub(path))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         if not Path(path).is_dir():
             raise BadCheckpoint(

@@ -96,7 +96,7 @@ class Config:
         selection: how columns are chosen: obs, scores-once, activation or magnitude.
         update: whether the columns left are corrected for those that go.
         centred: whether biases take over the mean of what is removed.
-        prior: one of the priors, or auto to try them all.
+        prior: one of the priors, or auto to try all but own, the paper's.
         search: direct, evolution, ziplm, prior (one solve, no search) or uniform.
         evaluations: of candidates, by the search.
         loss: kl to the dense model, or the task's own.
@@ -230,6 +230,9 @@ class Config:
         for name in COUNTS:
             value = getattr(self, name)
             _require(value is None or value >= 1, f"{name} is {value}", "use a whole number from 1 up")
+        for name, least in (("steps_per_target", 1), ("dense_steps", 0)):
+            value = getattr(self, name)
+            _require(value >= least or value == -1, f"{name} is {value}", f"use {least} or more, or -1")
         for name in ("memory_gb", "measure_seconds", "profile_seconds"):
             value = getattr(self, name)
             _require(value > 0, f"{name} is {value:g}", "use more than 0")
@@ -334,6 +337,21 @@ def read_options(path: Path) -> dict[str, Any]:
     if unknown := [name for name in values if name not in known]:
         raise UsageError(f"{path} has an unknown option {unknown[0]!r}", "see ziplm compress --help")
     return values
+
+
+def merged(file: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a file, with others on the command line before them.
+
+    The file of a run holds all options. Where another method or preset is asked for, those that either of
+    them stands for are left out, or the new name would change nothing.
+    """
+    stale: set[str] = set()
+    if said.get("method", file.get("method")) != file.get("method"):
+        stale |= set(PAPER)
+    if said.get("preset", file.get("preset")) != file.get("preset"):
+        for name in (said["preset"], file.get("preset")):
+            stale |= set(find_preset(name).as_options()) if name else set()
+    return {**{name: value for name, value in file.items() if name not in stale}, **said}
 
 
 def parsed_settings(options: Sequence[str]) -> dict[str, Any]:

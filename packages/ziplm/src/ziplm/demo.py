@@ -86,10 +86,10 @@ def demo(kind: str, folder: Path, reporter: Reporter) -> Families:
         kind: "bert" for MiniLM-L6 on sentences from Rotten Tomatoes, to 2x and 4x; "gpt2" for a small GPT2
             trained on IMDB's text, to 1.5x, for throughput and for generation; "embedding" for MiniLM-L6 as
             it comes, to 2x.
-        folder: for data, the dense model and the run.
+        folder: of all demos; data, the dense model and the run of this one go into a folder of its name.
         reporter: told of the stages.
     """
-    return {"bert": _bert, "gpt2": _gpt2, "embedding": _embedding}[kind](folder, reporter)
+    return {"bert": _bert, "gpt2": _gpt2, "embedding": _embedding}[kind](folder / kind, reporter)
 
 
 def _embedding(folder: Path, reporter: Reporter) -> Families:

@@ -22,6 +22,7 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_pt_utils import DistributedLengthGroupedSampler
 
@@ -70,7 +71,13 @@ def finetune(
         ZipLMError: the loss became nan or infinite.
     """
     folder = Path(folder)
-    _check(model, task, features, options, teacher, loss)
+    if teacher is None and loss is not None and (loss.logit or loss.token):
+        raise UsageError("there is a loss between models and no teacher", "give one, or only a task loss")
+    if teacher is not None and loss is None:
+        raise UsageError("there is a teacher and no loss", "give both to distill, or neither")
+    if teacher is model:
+        raise UsageError("the teacher is the model that is trained", "give a copy")
+    check_training(model, task, features, options, loss)
     arguments = _arguments(model, len(features), options, folder)
     claim(folder, identity(model, features, options, loss), first=arguments.process_index == 0)
     last = last_whole(folder, first=arguments.process_index == 0)
@@ -219,22 +226,16 @@ class _Bookkeeping(TrainerCallback):
             mark_whole(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}")
 
 
-def _check(
+def check_training(
     model: PreTrainedModel,
     task: Task,
     features: Sequence[Features],
     options: TrainingOptions,
-    teacher: PreTrainedModel | None,
     loss: DistillationLoss | None,
 ) -> None:
+    """Raise UsageError if a training could not even begin."""
     if len(features) == 0:
         raise UsageError("there are no examples to train on", "check the training data")
-    if teacher is None and loss is not None and (loss.logit or loss.token):
-        raise UsageError("there is a loss between models and no teacher", "give one, or only a task loss")
-    if teacher is not None and loss is None:
-        raise UsageError("there is a teacher and no loss", "give both to distill, or neither")
-    if teacher is model:
-        raise UsageError("the teacher is the model that is trained", "give a copy")
     if loss is None or loss.task:
         taken = [name for name in LABELS if name in inspect.signature(model.forward).parameters]
         if not taken:
@@ -248,6 +249,10 @@ def _check(
             f"precision {options.precision} on a CPU is slow at best",
             "use float32, or move the model to a GPU",
         )
+    try:
+        get_reporting_integration_callbacks(list(options.report_to))
+    except ValueError as error:
+        raise UsageError(f"report_to is unknown: {one_line(error)}", "leave it out, or mend it") from error
 
 
 def _arguments(

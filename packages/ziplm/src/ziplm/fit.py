@@ -142,8 +142,10 @@ def _fit_uniform(
 ) -> Levels:
     """Choose again for all layers at once, with the time moved by what the measurement was off."""
     allowed = budgets[SECONDS]
+    tried: list[tuple[float, Levels]] = []
     for _ in range(ROUNDS):
         measured = total(levels)
+        tried.append((measured, levels))
         if (1 - TOLERANCE) * budgets[SECONDS] <= measured <= budgets[SECONDS]:
             break
         allowed += budgets[SECONDS] - measured
@@ -156,5 +158,8 @@ def _fit_uniform(
         if list(again) == list(levels):
             break
         levels = again
+    else:  # sizes that all layers share lie far apart: the last correction may be worse than one before it
+        within = [own for own in tried if own[0] <= budgets[SECONDS]]
+        levels = max(within, key=lambda own: own[0])[1] if within else levels
     total(levels)  # fresh: it decides nothing
     return levels

@@ -19,10 +19,10 @@ from transformers import PreTrainedModel
 
 from ziplm.checkpoint import save
 from ziplm.config import Config
-from ziplm.errors import UsageError
+from ziplm.errors import UsageError, one_line
 from ziplm.family import DENSE_TRAINING, FAMILY_FILE, family_report
 from ziplm.files import write_json
-from ziplm.finetune import finetune
+from ziplm.finetune import check_training, finetune
 from ziplm.member import Member, check_reachable
 from ziplm.pipeline import Pipeline
 from ziplm.run import Run
@@ -35,13 +35,15 @@ from ziplm.workers import ALONE, Workers
 def compress_gradually(pipeline: Pipeline, targets: Sequence[Target]) -> None:
     """Make all targets that are not there yet, one out of the other, and write what the family took.
 
-    The checkpoints of a training, several times a model's size, are deleted when its model is there.
+    The traces of a step and the checkpoints of its training, several times a model's size, are deleted when
+    its model is there.
     """
     if any(target.kind == "recover" for target in targets):
         raise UsageError("gradual compression cannot aim at a share of the metric", "give --speedup")
     workers = pipeline.workers
-    training_options(pipeline.config, workers)  # fails before the long work
+    options, loss = training_options(pipeline.config, workers), distillation(pipeline)
     check_reachable(pipeline, targets)
+    check_training(pipeline.model, pipeline.task, pipeline.splits.train, options, loss)
     targets = sorted(targets, key=lambda t: -t.budgets(pipeline.reachable).get(SECONDS, math.inf))
     _train_dense(pipeline)
     current = pipeline.model
@@ -52,10 +54,10 @@ def compress_gradually(pipeline: Pipeline, targets: Sequence[Target]) -> None:
             pipeline.reporter.note(f"target {target.name}, from {previous}")
             # A step's own, wherever it comes in the run: other samples than the step before had.
             place = zlib.crc32(f"{previous} {target.name}".encode()) % 2**16
-            config = replace(pipeline.config, seed=pipeline.config.seed + place)
+            config = replace(pipeline.config, seed=(pipeline.config.seed + place) % 2**30)
             step = Pipeline(config, state, pipeline.reporter, before=pipeline, model=current)
             GradualMember(step, target).make()
-        workers.first(partial(_forget_checkpoints, state.training(target.name)))
+        workers.first(partial(_forget, state, target.name))
         current = _loaded(pipeline, folder)
     report = family_report(pipeline.run, targets)
     workers.first(lambda: write_json(pipeline.run.folder / FAMILY_FILE, report))
@@ -83,7 +85,7 @@ class GradualMember(Member):
     def finetune(self, small: PreTrainedModel) -> dict[str, Any]:
         """Train with the dense model as teacher."""
         pipeline = self.pipeline
-        loss, options = distillation(self.config), training_options(self.config, pipeline.workers)
+        loss, options = distillation(pipeline), training_options(self.config, pipeline.workers)
         teacher = pipeline.dense if loss.logit or loss.token else None
         with self.run.timed("finetune"), self.reporter.stage("fine-tune") as advance:
             summary = finetune(
@@ -99,14 +101,20 @@ class GradualMember(Member):
         return asdict(summary)
 
 
-def distillation(config: Config) -> DistillationLoss:
-    """The loss of fine-tuning."""
-    return DistillationLoss(
-        task=config.task_weight,
-        logit=config.logit_weight,
-        token=config.token_weight,
-        temperature=config.temperature,
-    )
+def distillation(pipeline: Pipeline) -> DistillationLoss:
+    """The loss of fine-tuning; models that make no logits are taught by their hidden states alone."""
+    config, logits = pipeline.config, pipeline.task.head.has_loss
+    try:
+        return DistillationLoss(
+            task=config.task_weight,
+            logit=config.logit_weight if logits else 0.0,
+            token=config.token_weight,
+            temperature=config.temperature,
+        )
+    except ValueError as error:
+        raise UsageError(
+            f"the loss cannot be made: {one_line(error)}", "check its weights and the temperature"
+        ) from error
 
 
 def training_options(config: Config, workers: Workers = ALONE) -> TrainingOptions:
@@ -160,6 +168,11 @@ def _loaded(pipeline: Pipeline, folder: Path) -> PreTrainedModel:
     model = pipeline.task.load_model(str(folder), dtype=pipeline.model.dtype, **options)
     model.to(pipeline.model.device)  # type: ignore[arg-type]  # a decorator hides self
     return model
+
+
+def _forget(state: "_StepRun", target: str) -> None:
+    shutil.rmtree(state.state / "traces", ignore_errors=True)
+    _forget_checkpoints(state.training(target))
 
 
 def _forget_checkpoints(training: Path) -> None:

@@ -57,6 +57,8 @@ class Head(ABC):
 
     pooled = False
     """Whether an output sums over many tokens, whose errors then add up."""
+    has_loss = True
+    """Whether models with this head make logits, and a loss of their own from labels."""
 
     @abstractmethod
     def outputs(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
@@ -163,6 +165,8 @@ class Regression(Head):
 
 class Embedding(Head):
     """One vector for a text, of unit length: the mean of the last hidden states, or the first of them."""
+
+    has_loss = False
 
     def __init__(self, pooling: Literal["mean", "cls"] = "mean") -> None:
         self.pooling = pooling

@@ -28,13 +28,13 @@ from ziplm.targets import Target
 from ziplm.traces import InOrder
 
 REFIT_SAMPLES = 1024
-RECOVERIES, STEP_BACK = 4, 0.9  # tries to keep a share of the metric, each slower than the last
+RECOVERIES, STEP_BACK = 4, 0.9  # tries to keep a share of the metric, and how far apart they are
 SLOWEST = 1.01  # speedup that is still one
 
 
 def check_reachable(pipeline: Pipeline, targets: Sequence[Target]) -> None:
     """Fail before the long work: data, times and all targets are looked at first."""
-    pipeline.parts  # noqa: B018
+    pipeline.check()
     quick = pipeline.reachable
     for target in targets:  # the limits of one that has no speed yet, too
         quick.require_reachable(target.budgets(quick), f"target {target.name}")
@@ -57,18 +57,25 @@ class Member:
             return
         share, limits = self.target.value, self.target.limits
         chosen = self._kept("recover.json", lambda: speedup_that_recovers(self.pipeline, share, limits))
-        speedup = chosen["speedup"]
+        speedup, fastest = chosen["speedup"], STEP_BACK * self.pipeline.reachable.largest_speedup
+        best: tuple[PreTrainedModel, dict[str, Any]] | None = None
+        failed = False
         for attempt in range(RECOVERIES):
             self.state = self.run.target_state(self.target.name) / f"attempt{attempt}"
             small, report = self._build(Target("speedup", speedup, limits))
             kept = self.pipeline.as_good_as(report["metric"]["compressed"], chosen["wanted"])
             report["recover"] = {"wanted": chosen["wanted"], "kept": kept}
-            if kept or speedup <= SLOWEST:
+            failed = failed or not kept
+            if not kept and (best is not None or speedup <= SLOWEST):
                 break
-            speedup = max(SLOWEST, STEP_BACK * speedup)
-        if not kept:
+            if kept:
+                best = small, report
+            if kept and (failed or speedup / STEP_BACK > fastest):
+                break
+            speedup = speedup / STEP_BACK if kept else max(SLOWEST, STEP_BACK * speedup)
+        if best is None:
             self.reporter.note(f"target {self.target.name} is missed: {chosen['wanted']:.4g} was wanted")
-        self._save(small, report)
+        self._save(*(best or (small, report)))
 
     def _build(self, target: Target) -> tuple[PreTrainedModel, dict[str, Any]]:
         """The model for a speed or a size, and what there is to say of it."""
@@ -215,7 +222,7 @@ class Member:
                 "transformers": transformers.__version__,
                 "python": platform.python_version(),
             },
-            "seed": self.config.seed,
+            "seed": (pipeline.before or pipeline).config.seed,
             "command": shlex.join(["ziplm", *sys.argv[1:]]),
             "seconds": self.run.seconds,
         }

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from ziplm.adapters import Module
 from ziplm.calibrate import gather_inputs, loss_metric
-from ziplm.errors import BadRun
+from ziplm.errors import BadRun, UsageError
 from ziplm.files import read_json, write_json, written_whole
 from ziplm.heads import Divergence, mean_divergence
 from ziplm.levels import module_costs, module_levels
@@ -30,6 +30,18 @@ FEWEST = 8  # samples that each part of the calibration data must have, unless f
 
 class Pipeline(Loaded):
     """What all targets of a run share."""
+
+    def check(self) -> None:
+        """Fail before the long work if data and options do not go with each other and the task."""
+        if not self.splits.evaluation:
+            raise UsageError("there is nothing to evaluate on", "give --validation-file")
+        if self.config.prior == "exact" and not self.task.head.pooled:
+            raise UsageError(
+                f"prior exact is not for task {self.config.task}", "it is for mean embeddings: use auto"
+            )
+        if self.config.loss == "task" and not self.task.head.has_loss:
+            raise UsageError(f"task {self.config.task} has no loss of its own", "use --loss kl")
+        self.parts  # noqa: B018
 
     @cached_property
     def metric(self) -> LossMetric | None:
@@ -146,14 +158,15 @@ class Pipeline(Loaded):
     def _choices(self, priors: dict[str, Priors], table: LatencyTable) -> Choices:
         levels = module_levels(self.adapter, self.model, self.config.round_to)
         costs = module_costs(self.adapter, self.model, levels, self.config.setting)
-        return Choices(levels, priors, table, costs, self.config.uniform)
+        dense = self.adapter.modules(self.dense)
+        return Choices(levels, priors, table, costs, self.config.uniform, dense)
 
     def quick_choices(self, seconds: float) -> Choices:
         """The same from the run's own table, a given one, or a coarse one that is not kept."""
         if self.run.latency_file.exists():
             return self.reachable
         if self.config.latency_table is not None:
-            table = LatencyTable.load(self.config.latency_table)
+            table = self._checked(LatencyTable.load(self.config.latency_table))
         else:
             table = self._measured_table("measuring roughly", self.model, seconds)
         return self._choices({}, table)

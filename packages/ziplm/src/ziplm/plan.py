@@ -8,12 +8,13 @@ from ziplm.benchmarking import random_tokens
 from ziplm.config import Config
 from ziplm.pipeline import Pipeline
 from ziplm.progress import Reporter
-from ziplm.run import Run
+from ziplm.run import Run, require_same
 from ziplm.targets import targets_of
 
 QUICK = 10.0  # seconds for a coarse latency table
 FLOPS = 1e10  # of pruning in float64 on one core; a guess on the safe side
 BACKWARD = 3.0  # a forward and backward pass, in forward passes
+TRAINING = 4  # weights, gradients and the optimizer's two averages, in models
 
 
 def plan(config: Config, reporter: Reporter) -> str:
@@ -23,8 +24,10 @@ def plan(config: Config, reporter: Reporter) -> str:
         ZipLMError: if a target cannot be reached, or the data cannot be read.
     """
     run = Run(config.output)
+    require_same(run, config)
     targets = targets_of(config)
     pipeline = Pipeline(config, run, reporter)
+    pipeline.check()
     choices = pipeline.quick_choices(QUICK)
     for target in targets:
         if target.kind != "recover":
@@ -34,12 +37,14 @@ def plan(config: Config, reporter: Reporter) -> str:
     columns = [(m.groups * m.group_size, m) for m in pipeline.modules]
     traces_done = sum(run.trace_file(module.name).exists() for _, module in columns)
     seconds = {
-        "profile": 0.0 if run.latency_file.exists() or config.latency_table else config.profile_seconds,
+        "profile": 0.0 if run.latency_file.exists() else config.profile_seconds,
         "calibrate": 0.0
         if traces_done == len(columns)
         else ((BACKWARD if config.gradients else 0.0) + 1) * calibration * forward,
         "prune": sum(4 * d**3 for d, m in columns if not run.trace_file(m.name).exists()) / FLOPS,
     }
+    if config.latency_table:
+        del seconds["profile"]
     todo = [target for target in targets if not run.is_done(target.name)]
     examples = len(pipeline.splits.train)
     per_target = {
@@ -52,18 +57,21 @@ def plan(config: Config, reporter: Reporter) -> str:
         seen = _examples_seen(config, examples, config.epochs_per_step, config.steps_per_target)
         per_target["fine-tune"] = (BACKWARD + 1) * seen * forward
         per_target |= {stage: seconds.pop(stage) for stage in ("calibrate", "prune")}
-        dense = _examples_seen(config, examples, config.dense_epochs, config.dense_steps)
-        seconds["fine-tune the dense model"] = BACKWARD * dense * forward
+        if config.trains_dense:
+            dense = _examples_seen(config, examples, config.dense_epochs, config.dense_steps)
+            seconds["fine-tune the dense model"] = BACKWARD * dense * forward
     model_bytes = sum(p.numel() * p.element_size() for p in pipeline.model.parameters())
     traces = [d * d * 4 + d * 8 * pipeline.model.config.hidden_size for d, _ in columns]
     trace = max(traces, default=0)  # one at a time is in memory
     moments = min(config.memory_gb * 2**30, sum(d * d * 8 for d, _ in columns))
     largest = max((d * d * 8 for d, _ in columns), default=0)
     parameters = sum(p.numel() for p in pipeline.model.parameters())
-    most, fixed = (
-        choices.dense_seconds / choices.smallest_seconds,
-        choices.table.fixed / choices.dense_seconds,
-    )
+    memory = 2 * model_bytes + moments + 4 * largest + 2 * trace
+    disk = sum(traces) + len(targets) * model_bytes
+    if config.mode == "gradual":
+        memory += TRAINING * model_bytes
+        disk += 2 * TRAINING * model_bytes  # two checkpoints of a training
+    most, fixed = choices.largest_speedup, choices.table.fixed / choices.dense_seconds
     lines = [
         f"model: {parameters:,} parameters, {len(columns)} modules to prune",
         f"data: {len(pipeline.splits.train):,} examples; {calibration} + {search} + {search} are used",
@@ -73,8 +81,8 @@ def plan(config: Config, reporter: Reporter) -> str:
         *(f"  {stage}: {value:.0f}" + (" (done)" if not value else "") for stage, value in seconds.items()),
         *(f"  {stage}: {value:.0f} for each of {len(todo)} targets" for stage, value in per_target.items()),
         f"  together: {sum(seconds.values()) + len(todo) * sum(per_target.values()):.0f}",
-        f"memory: about {(2 * model_bytes + moments + 4 * largest + 2 * trace) / 2**30:.1f} GiB",
-        f"disk: about {(sum(traces) + len(todo) * model_bytes) / 2**30:.1f} GiB",
+        f"memory: about {memory / 2**30:.1f} GiB",
+        f"disk: about {disk / 2**30:.1f} GiB",
     ]
     return "\n".join(lines)
 
@@ -88,8 +96,8 @@ def _examples_seen(config: Config, examples: int, epochs: float, steps: int) -> 
 def _seconds_per_sample(pipeline: Pipeline) -> float:
     """Of a forward pass of the dense model over one sample of usual length."""
     lengths = [len(sample["input_ids"]) for sample in pipeline.parts[0]]
-    setting = pipeline.config.setting
-    tokens = random_tokens([pipeline.model], setting)[:, : max(1, sum(lengths) // len(lengths))]
+    usual = max(1, sum(lengths) // len(lengths))
+    tokens = random_tokens([pipeline.model], pipeline.config.setting, usual)
     with torch.inference_mode():
         pipeline.model(tokens)
         start = time.perf_counter()

@@ -27,7 +27,7 @@ def speedup_that_recovers(pipeline: Pipeline, share: float, limits: Limits = ())
     dense = pipeline.main_metric(pipeline.dense_metrics)
     wanted = dense * share if task.greater_is_better else dense / share
     traces = InOrder(pipeline.traces, [m.module.name for m in choices.levels])
-    low, high = 1.0, choices.dense_seconds / choices.smallest_seconds
+    low, high = 1.0, choices.largest_speedup
     steps = []
     for _ in range(STEPS):
         speedup = math.sqrt(low * high)

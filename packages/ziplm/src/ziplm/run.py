@@ -128,26 +128,31 @@ def _remove_leftovers(run: Run) -> None:
 
 def _has_begun(run: Run) -> bool:
     """Whether there is anything that other options would not have made. A first command may have failed."""
-    return run.latency_file.exists() or any(path.name != "lock" for path in run.state.iterdir())
+    return run.latency_file.exists() or any(path.name != "lock" for path in run.state.glob("*"))
+
+
+def require_same(run: Run, config: Config) -> Config | None:
+    """The options that the run was made with before, if it was; BadRun if they differ."""
+    if not (run.config_file.exists() and _has_begun(run)):
+        return None
+    before = Config.load(run.config_file)
+    if differences := config.differences(before):
+        raise BadRun(
+            f"{run.folder} was made with other options: {', '.join(differences)}",
+            "repeat those, or choose another --output",
+        )
+    return before
 
 
 def _keep_config(run: Run, config: Config) -> None:
     """Save the options, or see that they are those of before; finished targets stay among them."""
-    if run.config_file.exists() and _has_begun(run):
-        before = Config.load(run.config_file)
-        if differences := config.differences(before):
-            raise BadRun(
-                f"{run.folder} was made with other options: {', '.join(differences)}",
-                "repeat those, or choose another --output",
-            )
-        # Limits of size go with every speed: where they differ, targets of two commands do not make one.
-        if all(getattr(before, name) == getattr(config, name) for name in LIMITS):
-            done = [target for target in targets_of(before) if run.is_done(target.name)]
-            targets: Any = {
-                name: tuple(
-                    dict.fromkeys((*(t.value for t in done if t.kind == kind), *getattr(config, name)))
-                )
-                for name, kind in SPEEDS.items()
-            }
-            config = dataclasses.replace(config, **targets)
+    before = require_same(run, config)
+    # Limits of size go with every speed: where they differ, targets of two commands do not make one.
+    if before is not None and all(getattr(before, name) == getattr(config, name) for name in LIMITS):
+        done = [target for target in targets_of(before) if run.is_done(target.name)]
+        targets: Any = {
+            name: tuple(dict.fromkeys((*(t.value for t in done if t.kind == kind), *getattr(config, name))))
+            for name, kind in SPEEDS.items()
+        }
+        config = dataclasses.replace(config, **targets)
     config.save(run.config_file)

@@ -16,6 +16,7 @@ from latency_profiler import LatencyTable
 from numpy.typing import NDArray
 from spdy_search import InfeasibleBudget, Problem, search, solve
 
+from ziplm.adapters import Module
 from ziplm.errors import BadRun, UnreachableTarget, UsageError
 from ziplm.levels import ModuleLevels
 from ziplm.prune import Priors
@@ -64,7 +65,8 @@ class Choices:
         priors: by name of the module and of the prior.
         table: what sizes take.
         costs: other costs than seconds by name, a row for each module.
-        uniform: whether all modules of a kind must have the same level.
+        uniform: whether all modules of a kind must have the same size.
+        dense: modules of the model that speedups refer to; None for the largest that the table knows.
     """
 
     def __init__(
@@ -74,8 +76,10 @@ class Choices:
         table: LatencyTable,
         costs: Mapping[str, list[list[float]]] | None = None,
         uniform: bool = False,
+        dense: Sequence[Module] | None = None,
     ) -> None:
         self.levels = levels
+        self._dense = dense
         self.table = table
         self.costs = {SECONDS: [module.seconds(table) for module in levels], **(costs or {})}
         self.uniform = uniform
@@ -83,7 +87,9 @@ class Choices:
 
     @property
     def dense_seconds(self) -> float:
-        """What the table says of a model that has lost nothing."""
+        """What the table says of the model that speedups refer to."""
+        if self._dense is not None:
+            return self.table.fixed + sum(self.table.curves[m.kind](m.groups) for m in self._dense)
         curves = [self.table.curves[module.module.kind] for module in self.levels]
         return self.table.fixed + sum(curve(max(curve.sizes)) for curve in curves)
 
@@ -91,6 +97,11 @@ class Choices:
     def smallest_seconds(self) -> float:
         """What is left when every module is at its cheapest."""
         return self.table.fixed + sum(min(row) for row in self.costs[SECONDS])
+
+    @property
+    def largest_speedup(self) -> float:
+        """With everything removed."""
+        return self.dense_seconds / self.smallest_seconds
 
     def total(self, cost: str, levels: Levels) -> float:
         """The summed cost of the modules."""
@@ -121,7 +132,7 @@ class Choices:
         """The levels with the smallest summed prior within all budgets."""
         problem = self.problem(prior, budgets)
         if self.uniform:
-            return best_uniform(problem, [module.module.kind for module in self.levels])
+            return best_uniform(problem, self.levels)
         return solve(problem)
 
     def removed(self, levels: Levels) -> list[int]:
@@ -140,7 +151,7 @@ class Choices:
         seconds = budgets.get(SECONDS, math.inf)
         if seconds < self.smallest_seconds:
             fixed = self.table.fixed / self.dense_seconds
-            most = math.floor(100 * self.dense_seconds / self.smallest_seconds) / 100
+            most = math.floor(100 * self.largest_speedup) / 100
             raise UnreachableTarget(
                 f"{asked} cannot be reached: with everything removed the model is {most:.2f}x as fast "
                 f"({self.smallest_seconds * 1e3:.3g} ms)",
@@ -157,15 +168,15 @@ class Choices:
                 )
 
 
-def best_uniform(problem: Problem, kinds: Sequence[str]) -> NDArray[np.int64]:
-    """The best assignment in which all modules of a kind have the same level."""
-    names = list(dict.fromkeys(kinds))
-    places = {kind: [i for i, own in enumerate(kinds) if own == kind] for kind in names}
-    counts = [int(min(problem.level_counts[places[kind]])) for kind in names]
+def best_uniform(problem: Problem, modules: Sequence[ModuleLevels]) -> NDArray[np.int64]:
+    """The best assignment in which all modules of a kind have the same size."""
+    shared: dict[str, set[int]] = {}
+    for own in modules:
+        shared[own.module.kind] = shared.get(own.module.kind, set(own.sizes)) & set(own.sizes)
     best, smallest = None, math.inf
-    for combination in itertools.product(*map(range, counts)):
-        by_kind = dict(zip(names, combination, strict=True))
-        levels = np.array([by_kind[kind] for kind in kinds])
+    for combination in itertools.product(*(sorted(sizes, reverse=True) for sizes in shared.values())):
+        by_kind = dict(zip(shared, combination, strict=True))
+        levels = np.array([own.sizes.index(by_kind[own.module.kind]) for own in modules])
         harm = math.fsum(float(row[level]) for row, level in zip(problem.priors, levels, strict=True))
         if harm < smallest and problem.fits(levels):
             best, smallest = levels, harm

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from ziplm.cli.options import data_options, environment_options, given, option, training_options
 from ziplm.compress import compress as run_compress
-from ziplm.config import PRIORS, SEARCHES, SELECTIONS, Config, read_options
+from ziplm.config import PRIORS, SEARCHES, SELECTIONS, Config, merged, read_options
 from ziplm.plan import plan
 from ziplm.progress import Bars
 from ziplm.report import print_family
@@ -53,7 +53,11 @@ Examples:
 @option("--selection", type=click.Choice(SELECTIONS), help="How columns are chosen.")
 @option("--update/--no-update", help="Correct the columns left for those that go.")
 @option("--centred/--not-centred", help="Let biases take over the mean of what goes.")
-@option("--prior", type=click.Choice(PRIORS), help="What levels are expected to harm; auto tries all.")
+@option(
+    "--prior",
+    type=click.Choice(PRIORS),
+    help="What levels are expected to harm; auto: all but own.",
+)
 @option("--search", type=click.Choice(SEARCHES), help="How levels are searched for.")
 @option("--evaluations", type=click.IntRange(min=0), help="Of the search; 1000 with --method ziplm.")
 @option("--loss", type=click.Choice(["kl", "task"]), help="Which loss the search looks at.")
@@ -73,7 +77,7 @@ def compress(context: click.Context, /, config_file: Path | None, dry_run: bool,
     """
     options = read_options(config_file) if config_file else {}
     said = {name: value for name, value in given(context).items() if name not in ("config_file", "dry_run")}
-    config = Config.of({**options, **said})
+    config = Config.of(merged(options, said))
     console = Console(highlight=False)
     if dry_run and own_rank() == 0:
         console.print(plan(config, Bars()), markup=False, soft_wrap=True)

@@ -7,6 +7,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from ziplm.benchmarking import Setting
 from ziplm.cli.options import data_options, option
 from ziplm.config import parsed_settings
 from ziplm.errors import UsageError
@@ -27,7 +28,7 @@ from ziplm.tasks.glue import GlueTask
 @click.option("--batch-size", default=32, show_default=True, type=click.IntRange(min=1))
 @option("--device", help="Such as cpu or cuda:0.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--predictions", type=Path, metavar="FOLDER", help="Write test-set files for the GLUE server.")
+@click.option("--predictions", type=Path, metavar="FOLDER", help="Write GLUE server files of --eval-file.")
 def evaluate(
     checkpoint: str,
     task: str,
@@ -47,10 +48,11 @@ def evaluate(
 ) -> None:
     """Print the metrics of CHECKPOINT, a folder or a name on the hub, dense or shrunk."""
     kind = make_task(task, **parsed_settings(task_option))
+    Setting(device=device).environment(None)  # there is such a device
     model = kind.load_model(checkpoint)
     model.to(device)  # type: ignore[arg-type]
     tokenizer = kind.load_tokenizer(checkpoint)
-    source = Source(train_file, validation_file, eval_file, text_column, label_column)
+    source = Source(train_file, validation_file, eval_file, text_column, label_column, train=False)
     length = min(max_length or sequence_length, model.config.max_position_embeddings)
     if predictions is not None:
         if not isinstance(kind, GlueTask):

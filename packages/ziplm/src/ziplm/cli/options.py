@@ -59,7 +59,9 @@ data_options = options(
     option("--text-column", multiple=True, metavar="NAME", help="Column of text; twice for pairs."),
     option("--label-column", metavar="NAME", help="Column of labels."),
     option(
-        "--max-length", type=click.IntRange(min=2), help="Longest example in tokens.  [default: as below]"
+        "--max-length",
+        type=click.IntRange(min=2),
+        help="Longest example in tokens.  [default: --sequence-length]",
     ),
 )
 

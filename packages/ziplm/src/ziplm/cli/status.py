@@ -25,12 +25,15 @@ def status(run: Path) -> None:
     console = Console(highlight=False)
     console.print(f"{config.model} for {config.task} in {run}", markup=False, soft_wrap=True)
     traces = len(list((folder.state / "traces").glob("*.safetensors")))
+    searched = folder.state / "targets"  # the first search begins when all traces are there
     stages = {
-        "loss metric": folder.metric_file.exists() or not config.gradients or config.method == "ziplm",
-        f"{traces} traces": traces > 0,
+        "loss metric": folder.metric_file.exists() or not config.gradients,
+        f"traces of modules ({traces} so far)": searched.exists(),
     }
+    trained = {"dense model": (folder.folder / "dense" / "config.json").exists()}
     done = {
         "latency table": folder.latency_file.exists(),
+        **(trained if config.trains_dense else {}),
         **(stages if config.mode == "oneshot" else {}),  # gradual: each target has its own
         **{f"target {target.name}": folder.is_done(target.name) for target in targets},
     }

@@ -12,6 +12,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from ziplm.checkpoint import load, model_class_of, read_config
 from ziplm.errors import BadCheckpoint, UsageError, one_line
 from ziplm.heads import IGNORED, LABELS, Batch, Head
+from ziplm.network import from_hub
 
 Features = Mapping[str, Any]
 """One tokenised example: `input_ids`, `attention_mask`, … as lists, and labels if there are any."""
@@ -34,6 +35,8 @@ class Source:
     text_columns: tuple[str, ...] = ()
     """One, or two for pairs; none: the task's own, or the first that is text."""
     label_column: str | None = None
+    train: bool = True
+    """Whether training examples are wanted at all."""
 
     @property
     def has_files(self) -> bool:
@@ -99,7 +102,7 @@ class Task(ABC):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             try:
-                model = auto_class.from_pretrained(path, **settings, **options)
+                model = auto_class.from_pretrained(path, **settings, **from_hub(path), **options)
             except (OSError, ValueError, RuntimeError) as error:
                 raise BadCheckpoint(
                     f"{path} cannot be given a head for task {self.name}: {one_line(error)}",
@@ -120,7 +123,7 @@ class Task(ABC):
                 f"{path} has no tokenizer", "save it beside the model: tokenizer.save_pretrained(folder)"
             )
         try:
-            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False, **from_hub(path))
         except (OSError, ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
             raise BadCheckpoint(
                 f"the tokenizer of {path} cannot be loaded: {one_line(error)}",

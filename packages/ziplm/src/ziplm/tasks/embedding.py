@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ziplm.checkpoint import load
 from ziplm.errors import UsageError
 from ziplm.heads import Embedding
+from ziplm.network import from_hub
 from ziplm.tasks.base import Features, Progress, Source, Splits, Task
 from ziplm.tasks.columns import TEXT_NAMES, numbers_of, text_columns, texts_of
 from ziplm.tasks.encoding import Tokenised, check_fit, padding_token
@@ -43,7 +44,7 @@ class EmbeddingTask(Task):
             raise UsageError(f"the pooling is {pooling!r}", "give mean or cls")
         self.pooling = pooling
         self.dataset = dataset
-        self.head = Embedding(pooling or "mean")
+        self.head: Embedding = Embedding(pooling or "mean")
         self.metric = "spearman"
         self.longest: int | None = None
         self.reference: torch.Tensor | None = None
@@ -54,6 +55,11 @@ class EmbeddingTask(Task):
         self.head = Embedding(self.pooling or saved or "mean")
         model = load(path, **options).base_model
         assert isinstance(model, PreTrainedModel)
+        if getattr(model, "pooler", model) is None:  # that of a masked language model, say
+            # Checkpoints of the bare model hold one. It plays no part here, so it may be random.
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                model = type(model).from_pretrained(path, **from_hub(path), **options).eval()
         return model
 
     def load_splits(
@@ -113,14 +119,14 @@ class EmbeddingTask(Task):
         if self.reference is None or self.reference.shape != own.shape:
             raise UsageError(
                 "there is no dense model to compare neighbours with",
-                "evaluate on pairs with scores, or call prepare_reference with the dense model",
+                "evaluate on pairs with scores, or give --dense MODEL",
             )
         same = (own[:, :, None] == self.reference[:, None, :]).any(-1)  # (texts, neighbours)
         return {"neighbour_overlap": float(same.float().mean())}
 
     def copy_extras(self, source: str | Path, target: str | Path) -> None:
-        """Copy what makes the result open in sentence-transformers."""
-        copy_settings(source, target)
+        """Write what makes the result open in sentence-transformers, with the pooling of this task."""
+        copy_settings(source, target, self.head.pooling)
 
 
 @dataclass(frozen=True)

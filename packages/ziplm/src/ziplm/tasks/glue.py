@@ -121,20 +121,21 @@ class GlueTask(SequenceTask):
     ) -> dict[str, Sequence[Features]]:
         """The test set without labels, by the names of the files that the GLUE server takes.
 
-        It is `eval_file`, and MNLI's test_mismatched.tsv beside test_matched.tsv; or else it is on the hub.
+        It is `eval_file` or `validation_file`, and MNLI's test_mismatched.tsv beside test_matched.tsv.
+        Without a file it is on the hub.
         """
         self.check_outputs(model)
         self.padding_id = padding_token(model, tokenizer)
-        if source.eval_file:
-            files = [source.eval_file, self._mismatched(source.eval_file)]
-            tables = [read_table(file) for file in files if file]
+        given = source.eval_file or source.validation_file
+        if given:
+            tables = [read_table(file) for file in (given, self._mismatched(given)) if file]
         else:
             tables = [read_hub(f"{HUB}:{self.name}", f"test{part}") for part in self.spec.parts]
         encoded = [
             self.encode(model, tokenizer, table, source, max_length, labelled=False).all() for table in tables
         ]
         names = self.spec.server_files
-        if source.eval_file and "_mismatched" in Path(source.eval_file).name:
+        if given and "_mismatched" in Path(given).name:
             names = names[-1:]
         return dict(zip(names, encoded, strict=False))
 
@@ -146,13 +147,16 @@ class GlueTask(SequenceTask):
         if self.regression:
             answers = [f"{number:.3f}" for number in np.clip(predictions, 0, 5)]
         else:
-            glue = {own: number for number, own in enumerate(self.order(model))}
-            numbers = [glue[int(prediction)] for prediction in predictions]
+            numbers = self.numbered(model, predictions)
             named = self.spec.server_names
             answers = [self.spec.labels[number] if named else str(number) for number in numbers]
         lines = ["index\tprediction", *(f"{index}\t{answer}" for index, answer in enumerate(answers))]
         with written_whole(Path(path)) as temporary:
             temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    def numbered(self, model: PreTrainedModel, classes: np.ndarray) -> np.ndarray:
+        """See `SequenceTask.numbered`: GLUE's numbers."""
+        return classes if self.regression else np.argsort(self.order(model))[classes]
 
     def _mismatched(self, path: str) -> str | None:
         """The file of MNLI's other genres that lies beside the one given, if there is one."""

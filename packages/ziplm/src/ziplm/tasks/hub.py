@@ -1,16 +1,13 @@
 """Data sets by their names on the hub, or in the local cache if there is no network."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import datasets
-import huggingface_hub
 
 from ziplm.errors import UsageError, one_line
+from ziplm.network import hub_answers
 from ziplm.tasks.files import Table
-
-PATIENCE = 4.0  # seconds to wait for the hub's first answer
 
 
 def read_hub(title: str, split: str) -> Table:
@@ -56,22 +53,3 @@ def _offline_unless_reachable() -> Iterator[bool]:
         yield reachable
     finally:
         datasets.config.HF_HUB_OFFLINE = before
-
-
-def hub_answers() -> bool:
-    """Whether the hub gives any answer soon; it is asked the way it will be asked for data, by any proxy."""
-    answers = []
-
-    def ask() -> None:
-        try:
-            answers.append(
-                huggingface_hub.get_session().head(huggingface_hub.constants.ENDPOINT, timeout=PATIENCE)
-            )
-        except Exception:  # whatever it is, and the client's exceptions differ by version: no answer
-            return
-
-    # In a thread because looking up the name of a host has no time limit of its own.
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(PATIENCE)
-    return bool(answers)

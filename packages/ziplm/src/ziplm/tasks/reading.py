@@ -33,14 +33,14 @@ def read_parts(
     """
     if source.has_files:
         files = source.evaluation_files if evaluation_files is None else evaluation_files
-        train = read(source.train_file) if source.train_file else None
+        train = read(source.train_file) if source.train_file and source.train else None
         return train, {name: read(file) for name, file in files.items()}
     if dataset is None:
         raise UsageError(
             f"task {task} has no data of its own",
             "give --train-file and --validation-file, or the setting dataset=NAME:CONFIG",
         )
-    train = convert(read_hub(dataset, "train"))
+    train = convert(read_hub(dataset, "train")) if source.train else None
     return train, {split: convert(read_hub(dataset, split)) for split in evaluation_splits}
 
 

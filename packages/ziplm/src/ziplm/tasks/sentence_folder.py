@@ -7,23 +7,42 @@ from typing import Any, Literal
 
 from transformers.utils.hub import cached_file
 
+from ziplm.checkpoint import read_config
 from ziplm.errors import BadCheckpoint, one_line
-from ziplm.files import written_whole
+from ziplm.files import write_json, written_whole
+from ziplm.network import from_hub
 
 Pooling = Literal["mean", "cls"]
 POOLINGS: dict[str, Pooling] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 SETTINGS = "sentence_bert_config.json"
+POOLING_FOLDER = "1_Pooling"
+MODULES = [
+    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+    {"idx": 1, "name": "1", "path": POOLING_FOLDER, "type": "sentence_transformers.models.Pooling"},
+]
 
 
-def copy_settings(source: str | Path, target: str | Path) -> None:
-    """Copy all of it, so that the target opens in sentence-transformers as the source does."""
-    folders = [module["path"] for module in read_modules(source) if module["path"]]
+def copy_settings(source: str | Path, target: str | Path, pooling: Pooling) -> None:
+    """Copy all of it, so that the target, a checkpoint, opens in sentence-transformers as the source does.
+
+    A source that is none of its folders becomes one.
+    """
+    modules = read_modules(source)
+    if not modules:
+        _write_pooling(Path(target), POOLING_FOLDER, {}, pooling)
+        write_json(Path(target) / "modules.json", MODULES)
+        return
+    folders = [module["path"] for module in modules if module["path"]]
     for name in (
         SETTINGS,
         "config_sentence_transformers.json",
         *(f"{folder}/config.json" for folder in folders),
     ):
         _copy(source, target, name)
+    for module in modules:
+        if module["type"].endswith("Pooling") and read_settings(source)[0] != pooling:
+            settings = _read_json(source, f"{module['path']}/config.json")
+            _write_pooling(Path(target), module["path"], settings, pooling)
     _copy(source, target, "modules.json")  # last: it refers to the others
 
 
@@ -67,6 +86,7 @@ def _find(path: str | Path, name: str) -> Path | None:
             _raise_exceptions_for_gated_repo=False,
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
+            **from_hub(path),
         )
     except OSError:
         return None
@@ -81,6 +101,12 @@ def _read_json(path: str | Path, name: str) -> Any:
         return json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise BadCheckpoint(f"{file} is not JSON: {one_line(error)}", "mend it") from error
+
+
+def _write_pooling(target: Path, folder: str, settings: dict[str, Any], pooling: Pooling) -> None:
+    modes = {mode: name == pooling for mode, name in POOLINGS.items()}
+    hidden = read_config(target).hidden_size
+    write_json(target / folder / "config.json", {"word_embedding_dimension": hidden, **settings, **modes})
 
 
 def _copy(source: str | Path, target: str | Path, name: str) -> None:

@@ -8,6 +8,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ziplm.errors import UsageError
 from ziplm.heads import IGNORED, TokenClassification
+from ziplm.network import from_hub
 from ziplm.tasks.base import Features, Progress, Source, Splits, Task
 from ziplm.tasks.columns import label_column, labels_of, model_labels, outputs_of, require_columns
 from ziplm.tasks.encoding import Tokenised, check_fit, padding_token
@@ -40,7 +41,9 @@ class TokenTask(Task):
         """See `Task.load_tokenizer`. Words come one by one, so each gets the space that stood before it."""
         tokenizer = super().load_tokenizer(path)
         if getattr(tokenizer, "add_prefix_space", None) is False:
-            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False, add_prefix_space=True)
+            tokenizer = AutoTokenizer.from_pretrained(
+                path, trust_remote_code=False, add_prefix_space=True, **from_hub(path)
+            )
         return tokenizer
 
     def load_splits(
