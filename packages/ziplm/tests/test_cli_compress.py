@@ -155,7 +155,7 @@ def test_the_demo_of_a_decoder_shows_both_regimes(
     assert result.exit_code == 0, result.output
     for regime in ("throughput", "generate"):
         assert f"made fast for {regime}" in result.output
-        report = json.loads((demo / regime / "1.5x" / "metrics.json").read_text())
+        report = json.loads((demo / regime / "2x" / "metrics.json").read_text())
         assert sizes_text(report["sizes"]) in result.output
         assert f'regime = "{regime}"' in (demo / regime / "config.toml").read_text()
 

@@ -333,7 +333,9 @@ def test_impossible_targets_fail_before_the_long_work(files: Path, family: str, 
 
 
 def test_a_prior_that_the_task_has_not(files: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="prior exact is not known here; use auto, or one of factored"):
+    with pytest.raises(
+        UsageError, match="prior exact is not for task classification; it is for mean embeddings"
+    ):
         compress(**options_for(files, "bert", tmp_path / "run", speedup=[2], prior="exact"))
 
 
