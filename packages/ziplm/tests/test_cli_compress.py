@@ -147,7 +147,10 @@ def test_the_demo_of_a_decoder_shows_both_regimes(
     monkeypatch.setattr("ziplm.demo.Reviews.of", lambda source: Reviews(texts, [0] * len(texts)))
     quick = {"threads": 1, "evaluations": 1, "latency_table": str(folder / "latency.json")}
     monkeypatch.setattr("ziplm.demo.QUICK", quick)
-    inputs = {"throughput": {}, "generate": {"prompt_length": (4, 8), "new_tokens": 4}}
+    inputs = {
+        "throughput": {"speedup": [1.5, 2]},
+        "generate": {"speedup": [1.5], "prompt_length": (4, 8), "new_tokens": 4},
+    }
     monkeypatch.setattr("ziplm.demo.REGIMES", inputs)
     demo = tmp_path / "gpt2"
     ziplm.save(tiny_model("GPT2LMHeadModel"), demo / "dense", bare_tokenizer())
@@ -155,7 +158,7 @@ def test_the_demo_of_a_decoder_shows_both_regimes(
     assert result.exit_code == 0, result.output
     for regime in ("throughput", "generate"):
         assert f"made fast for {regime}" in result.output
-        report = json.loads((demo / regime / "2x" / "metrics.json").read_text())
+        report = json.loads((demo / regime / "1.5x" / "metrics.json").read_text())
         assert sizes_text(report["sizes"]) in result.output
         assert f'regime = "{regime}"' in (demo / regime / "config.toml").read_text()
 
