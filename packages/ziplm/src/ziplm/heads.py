@@ -20,7 +20,7 @@ Batch = dict[str, torch.Tensor]
 
 LABELS = ("labels", "start_positions", "end_positions")
 IGNORED = -100
-ROWS = 256  # of a language model's logits that are alive at once
+ROWS = 64  # of a language model's logits that are alive at once
 
 
 class Divergence(NamedTuple):
