@@ -6,7 +6,6 @@ All evaluations of a direct search are timed, with everything that they need bui
 
 import argparse
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,27 +15,9 @@ from harness import announce, print_table
 from obs_structured import Trace, prune
 from spdy_search import Problem, search
 from transformers import AutoModelForSequenceClassification, BertConfig, PreTrainedModel
-from ziplm.heads import Batch, Classification
 from ziplm.levels import module_levels
 from ziplm.stitch import Evaluator, Stitcher
-from ziplm.tasks import Features, Task
-
-
-class Tokens(Task):
-    """Random tokens, all of one length, for a classifier."""
-
-    name, head, metric = "tokens", Classification(), "none"
-
-    def load_model(self, path: str, **options: Any) -> Any:
-        """Not needed here."""
-        raise NotImplementedError
-
-    load_splits = evaluate = load_model  # type: ignore[assignment]
-
-    def collate(self, features: Sequence[Features]) -> Batch:
-        """As they are."""
-        tokens = torch.tensor([sample["input_ids"] for sample in features])
-        return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+from ziplm.tasks import make_task
 
 
 def traces_of(model: PreTrainedModel) -> dict[str, Trace]:
@@ -63,9 +44,10 @@ def main() -> None:
     config = BertConfig(num_hidden_layers=options.layers)
     model: PreTrainedModel = AutoModelForSequenceClassification.from_config(config)  # type: ignore[no-untyped-call]
     model.eval()  # type: ignore[no-untyped-call]
-    features = [{"input_ids": torch.randint(1000, 20000, (128,)).tolist()} for _ in range(128)]
+    tokens = torch.randint(1000, 20000, (128, 128)).tolist()
+    features = [{"input_ids": sample, "attention_mask": [1] * len(sample)} for sample in tokens]
     stitcher = Stitcher(model, traces_of(model))
-    task = Tokens()
+    task = make_task("classification")
     evaluator = Evaluator(stitcher, task, features)
     batches = [batch for _, batch in task.batches(features, 32)]
 

@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,55 +14,15 @@ from latency_profiler import LatencyTable, ProfilerError
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 from ziplm import Compressed, UnreachableTarget, UsageError, ZipLMError, adapter_for, compress
 from ziplm.loss_metric import LossMetric
-from ziplm_killed import run as run_apart
+from ziplm_compressed import LENGTH, options_for, without_times, write_files
 from ziplm_models import HEADS, WIDTH
-from ziplm_pipeline import CLASSIFIER, DECODER, linear_table, lively_model
-from ziplm_text import bare_tokenizer, letter_tokenizer, write_rows
-
-LENGTH = 16
-
-
-def words(count: int, seed: int) -> list[str]:
-    generator = torch.Generator().manual_seed(seed)
-    made = []
-    for index in range(count):
-        letters = torch.randint(97, 123, (2 + index % 6,), generator=generator)
-        made.append(" ".join(chr(int(letter)) for letter in letters))
-    return made
+from ziplm_pipeline import linear_table
+from ziplm_text import bare_tokenizer, letter_tokenizer
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two dense models, data for both, and a latency table."""
-    folder = tmp_path_factory.mktemp("files")
-    ziplm.save(lively_model(CLASSIFIER), folder / "bert", letter_tokenizer())
-    ziplm.save(lively_model(DECODER), folder / "gpt2", bare_tokenizer())
-    rows = [{"text": text, "label": ord(text[0]) % 2} for text in words(80, 0)]
-    write_rows(folder / "train.csv", rows)
-    write_rows(folder / "valid.csv", rows[:30])
-    (folder / "train.txt").write_text(" ".join(words(400, 1)))
-    (folder / "valid.txt").write_text(" ".join(words(40, 2)))
-    linear_table().save(folder / "latency.json")
-    return folder
-
-
-def options_for(files: Path, family: str, output: Path, **more: Any) -> dict[str, Any]:
-    task, ending = ("classification", "csv") if family == "bert" else ("causal-lm", "txt")
-    return {
-        "model": str(files / family),
-        "task": task,
-        "output": str(output),
-        "train_file": str(files / f"train.{ending}"),
-        "validation_file": str(files / f"valid.{ending}"),
-        "latency_table": str(files / "latency.json"),
-        "sequence_length": LENGTH,
-        "calibration_samples": 40,
-        "search_samples": 10,
-        "calibration_batch_size": 16,
-        "evaluations": 5,
-        "threads": 1,
-        **more,
-    }
+    return write_files(tmp_path_factory.mktemp("files"))
 
 
 @pytest.fixture(scope="module", params=["bert", "gpt2"])
@@ -247,12 +206,6 @@ def test_a_damaged_file_is_named_and_can_be_deleted(
     assert without_times(again.metrics) == without_times(made[1].metrics)
 
 
-def without_times(metrics: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: value for name, value in metrics.items() if name not in ("seconds", "bytes_on_disk", "command")
-    }
-
-
 def test_little_memory_takes_more_passes_to_the_same_end(
     files: Path, family: str, made: list[Compressed], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,52 +333,6 @@ def test_measured_here(files: Path, family: str, tmp_path: Path) -> None:
     environment = LatencyTable.load(tmp_path / "run/latency.json").environment
     assert (environment.threads, environment.batch_size, environment.clock) == (1, 2, "cpu")
     assert set(member.metrics["seconds"]) >= {"profile", "measure"}
-
-
-# Where a run is killed, one after the other: each process goes on from what the last one left.
-KILLS = [
-    ("ziplm.files:os.fsync", 1),  # before there is a config
-    ("ziplm.heads:Head.score", 2),  # in the gradients; made to fit the task below
-    ("ziplm.loss_metric:LossMetric.save", 1),
-    ("ziplm.calibrate:_StreamSums.add", 9),  # in the inputs
-    ("obs_structured:Trace.save", 3),  # between two traces, after the priors of the third
-    ("ziplm.pipeline:gather_inputs", 1),
-    ("obs_structured:Trace.save", 2),
-    ("ziplm.stitch:Evaluator.__call__", 3),  # in the search
-    ("ziplm.stitch:Evaluator.__call__", 6),
-    ("ziplm.files:os.fsync", 3),  # while a result is written
-    ("ziplm.member:refit", 1),
-    ("ziplm.pipeline:Pipeline.evaluate", 1),
-    ("transformers:PreTrainedTokenizerBase.save_pretrained", 1),  # a checkpoint that is half there
-    ("ziplm.member:size_on_disk", 1),
-    ("ziplm.member:Member._search", 1),  # of the second target
-    ("ziplm.member:size_on_disk", 1),
-]
-
-
-def test_killed_in_every_stage_it_ends_the_same(files: Path, family: str, tmp_path: Path) -> None:
-    options = options_for(files, family, tmp_path / "killed", speedup=[1.5, 3])
-    head = "Classification" if family == "bert" else "LanguageModel"
-    for place, (killer, call) in enumerate(KILLS):
-        killed = run_apart(options, killer.replace("Head.", f"{head}."), call)
-        assert killed == -signal.SIGKILL, (place, killer)
-    assert run_apart(options) == 0
-    whole = {**options, "output": str(tmp_path / "whole")}
-    assert run_apart(whole) == 0
-    for target in ("1.5x", "3x"):
-        reports = [
-            json.loads((tmp_path / run / target / "metrics.json").read_text()) for run in ("killed", "whole")
-        ]
-        assert without_times(reports[0]) == without_times(reports[1])
-        weights = [
-            (tmp_path / run / target / "model.safetensors").read_bytes() for run in ("killed", "whole")
-        ]
-        assert weights[0] == weights[1]
-    names = [
-        sorted(str(p.relative_to(tmp_path / run)) for p in (tmp_path / run).rglob("*"))
-        for run in ("killed", "whole")
-    ]
-    assert names[0] == names[1]  # nothing half-written is left
 
 
 def test_limits_beside_a_share_of_the_metric_are_looked_at_first(files: Path, tmp_path: Path) -> None:

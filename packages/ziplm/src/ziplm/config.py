@@ -2,20 +2,18 @@
 
 import dataclasses
 import json
-import math
-import numbers
-import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args, get_origin
+from typing import Any, ClassVar, Literal
 
 import torch
 
 from ziplm.benchmarking import Setting
 from ziplm.errors import UsageError, one_line
 from ziplm.files import written_whole
+from ziplm.option_values import as_kind, parsed_settings, require
 from ziplm.presets import find_preset
 from ziplm.tasks.base import Source
 
@@ -201,7 +199,7 @@ class Config:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = _as_kind(field.name, getattr(self, field.name), field.type)
+            value = as_kind(field.name, getattr(self, field.name), field.type)
             object.__setattr__(self, field.name, value)
         if self.method == "ziplm":
             self._fill(PAPER)
@@ -213,41 +211,41 @@ class Config:
                 filling = {name: value for name, value in filling.items() if name not in DENSE}
             self._fill(filling)
         for value in self.speedup:
-            _require(value > 1, f"a speedup of {value:g}", "ask for more than 1")
+            require(value > 1, f"a speedup of {value:g}", "ask for more than 1")
         for value in self.latency_ms:
-            _require(value > 0, f"a latency of {value:g} ms", "ask for more than 0")
+            require(value > 0, f"a latency of {value:g} ms", "ask for more than 0")
         for value in self.recover:
-            _require(0 < value <= 1, f"recover is {value:g}", "give a share of the metric, such as 0.99")
+            require(0 < value <= 1, f"recover is {value:g}", "give a share of the metric, such as 0.99")
         for value in self.sparsity:
-            _require(0 < value < 1, f"a sparsity of {value:g}", "give a share between 0 and 1")
+            require(0 < value < 1, f"a sparsity of {value:g}", "give a share between 0 and 1")
         for name in ("params", "flops", "bytes"):
             for value in getattr(self, name):
-                _require(value > 0, f"{name} is {value:g}", "ask for more than 0")
-        _require(0 <= self.seed < 2**30, f"seed is {self.seed}", "use a whole number from 0 to 1073741823")
-        _require(self.evaluations >= 0, f"evaluations is {self.evaluations}", "use 0 or more")
-        _require(self.dtype in DTYPES, f"dtype is {self.dtype!r}", f"use one of {', '.join(DTYPES)}")
-        _require(len(self.text_column) <= 2, f"{len(self.text_column)} text columns", "give one or two")
+                require(value > 0, f"{name} is {value:g}", "ask for more than 0")
+        require(0 <= self.seed < 2**30, f"seed is {self.seed}", "use a whole number from 0 to 1073741823")
+        require(self.evaluations >= 0, f"evaluations is {self.evaluations}", "use 0 or more")
+        require(self.dtype in DTYPES, f"dtype is {self.dtype!r}", f"use one of {', '.join(DTYPES)}")
+        require(len(self.text_column) <= 2, f"{len(self.text_column)} text columns", "give one or two")
         for name in COUNTS:
             value = getattr(self, name)
-            _require(value is None or value >= 1, f"{name} is {value}", "use a whole number from 1 up")
+            require(value is None or value >= 1, f"{name} is {value}", "use a whole number from 1 up")
         for name, least in (("steps_per_target", 1), ("dense_steps", 0)):
             value = getattr(self, name)
-            _require(value >= least or value == -1, f"{name} is {value}", f"use {least} or more, or -1")
+            require(value >= least or value == -1, f"{name} is {value}", f"use {least} or more, or -1")
         for name in ("memory_gb", "measure_seconds", "profile_seconds"):
             value = getattr(self, name)
-            _require(value > 0, f"{name} is {value:g}", "use more than 0")
+            require(value > 0, f"{name} is {value:g}", "use more than 0")
         for name in WEIGHTS:
             value = getattr(self, name)
-            _require(value >= 0, f"{name} is {value:g}", "use 0 or more")
-        _require(
+            require(value >= 0, f"{name} is {value:g}", "use 0 or more")
+        require(
             self.mode == "oneshot" or any(getattr(self, name) for name in WEIGHTS),
             "all weights of the loss are 0",
             "give one; without a teacher, --task-weight 1",
         )
         for name, known in (("prior", PRIORS), ("selection", SELECTIONS), ("search", SEARCHES)):
             value = getattr(self, name)
-            _require(value in known, f"{name} is {value!r}", f"use one of {', '.join(known)}")
-        _require(
+            require(value in known, f"{name} is {value!r}", f"use one of {', '.join(known)}")
+        require(
             self.gradients or self.prior not in ("factored", "scalar", "exact"),
             f"prior {self.prior} needs gradients",
             "leave out --no-gradients, or use another prior",
@@ -354,49 +352,6 @@ def merged(file: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: value for name, value in file.items() if name not in stale}, **said}
 
 
-def parsed_settings(options: Sequence[str]) -> dict[str, Any]:
-    """``["stride=64"]`` as ``{"stride": 64}``: numbers where they are numbers."""
-    settings: dict[str, Any] = {}
-    for option in options:
-        name, equals, value = option.partition("=")
-        _require(bool(name and equals), f"the task option {option!r}", "write NAME=VALUE")
-        settings[name] = int(value) if value.isdigit() else value
-    return settings
-
-
 def _toml(value: Any) -> str:
     """TOML's way to write a value: JSON's, but for characters beyond the first plane, and for DEL."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-KINDS: dict[Any, tuple[Any, str]] = {
-    str: (str, "text"),
-    bool: (bool, "true or false"),
-    int: (numbers.Integral, "a whole number"),
-    float: (numbers.Real, "a number"),
-}
-
-
-def _as_kind(name: str, value: Any, kind: Any) -> Any:
-    """A value as the option's annotation has it; UsageError if it is of another kind."""
-    if get_origin(kind) is Literal:
-        _require(value in get_args(kind), f"{name} is {value!r}", f"use one of {', '.join(get_args(kind))}")
-        return value
-    if get_origin(kind) is tuple:
-        values = value if isinstance(value, list | tuple) else (value,)
-        return tuple(_as_kind(name, each, get_args(kind)[0]) for each in values)
-    if type(None) in get_args(kind):
-        return None if value is None else _as_kind(name, value, get_args(kind)[0])
-    if kind is str and isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    accepted, description = KINDS[kind]
-    fits = isinstance(value, accepted) and isinstance(value, bool) == (kind is bool)
-    _require(
-        fits and (kind is not float or math.isfinite(value)), f"{name} is {value!r}", f"give {description}"
-    )
-    return kind(value)
-
-
-def _require(condition: bool, message: str, hint: str) -> None:
-    if not condition:
-        raise UsageError(message, hint)

@@ -9,8 +9,8 @@ from rich.table import Table
 
 from ziplm.benchmarking import Setting
 from ziplm.cli.options import data_options, option
-from ziplm.config import parsed_settings
 from ziplm.errors import UsageError
+from ziplm.option_values import parsed_settings
 from ziplm.progress import Bars
 from ziplm.tasks import TASKS, Source, make_task
 from ziplm.tasks.glue import GlueTask

@@ -1,0 +1,58 @@
+"""Two tiny dense models with data for both, and runs on them that measure nothing."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import ziplm
+from ziplm_pipeline import CLASSIFIER, DECODER, linear_table, lively_model
+from ziplm_text import bare_tokenizer, letter_tokenizer, write_rows
+
+LENGTH = 16
+
+
+def words(count: int, seed: int) -> list[str]:
+    generator = torch.Generator().manual_seed(seed)
+    made = []
+    for index in range(count):
+        letters = torch.randint(97, 123, (2 + index % 6,), generator=generator)
+        made.append(" ".join(chr(int(letter)) for letter in letters))
+    return made
+
+
+def write_files(folder: Path) -> Path:
+    """Two dense models, data for both, and a latency table."""
+    ziplm.save(lively_model(CLASSIFIER), folder / "bert", letter_tokenizer())
+    ziplm.save(lively_model(DECODER), folder / "gpt2", bare_tokenizer())
+    rows = [{"text": text, "label": ord(text[0]) % 2} for text in words(80, 0)]
+    write_rows(folder / "train.csv", rows)
+    write_rows(folder / "valid.csv", rows[:30])
+    (folder / "train.txt").write_text(" ".join(words(400, 1)))
+    (folder / "valid.txt").write_text(" ".join(words(40, 2)))
+    linear_table().save(folder / "latency.json")
+    return folder
+
+
+def options_for(files: Path, family: str, output: Path, **more: Any) -> dict[str, Any]:
+    task, ending = ("classification", "csv") if family == "bert" else ("causal-lm", "txt")
+    return {
+        "model": str(files / family),
+        "task": task,
+        "output": str(output),
+        "train_file": str(files / f"train.{ending}"),
+        "validation_file": str(files / f"valid.{ending}"),
+        "latency_table": str(files / "latency.json"),
+        "sequence_length": LENGTH,
+        "calibration_samples": 40,
+        "search_samples": 10,
+        "calibration_batch_size": 16,
+        "evaluations": 5,
+        "threads": 1,
+        **more,
+    }
+
+
+def without_times(metrics: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value for name, value in metrics.items() if name not in ("seconds", "bytes_on_disk", "command")
+    }
