@@ -57,7 +57,7 @@ FEW: dict[str, Any] = {
     "calibration_samples": 8,
     "search_samples": 4,
     "evaluations": 4,
-    "calibration_batch_size": 4,
+    "calibration_batch_size": 2,
     "batch_size": 1,
     "sequence_length": LENGTH,
     "profile_seconds": 10.0,
