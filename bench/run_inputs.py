@@ -6,7 +6,7 @@ from pathlib import Path
 import ziplm
 from models import BUILD, DIVIDED, RECIPES, language_model, make, pretrained, write_lines
 
-SENTENCES = 2000
+SENTENCES, LINES = 2000, 50
 WORDS = range(8, 41)  # of a sentence
 SPACED = {
     " @-@ ": "-",
@@ -55,6 +55,15 @@ def sentences(data: Path) -> Path:
         ]
         chosen = sorted(random.Random(0).sample(range(len(found)), SENTENCES))
         write_lines(path, [found[index] for index in chosen])
+    return path
+
+
+def excerpt(data: Path) -> Path:
+    """The first pages of WikiText-2's validation text, where the metric does not matter."""
+    path = BUILD / "data" / f"wikitext-{LINES}-lines.txt"
+    if not path.exists():
+        lines = (data / "wikitext-2" / "valid.txt").read_text(encoding="utf-8").splitlines()
+        write_lines(path, lines[:LINES])
     return path
 
 

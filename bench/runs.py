@@ -18,7 +18,7 @@ from pathlib import Path
 
 from harness import announce
 from models import BUILD
-from run_inputs import AS_IT_COMES, RANDOM, dense_model, sentences
+from run_inputs import AS_IT_COMES, RANDOM, dense_model, excerpt, sentences
 from run_tables import calibration_table, family_table, generation_table, judge_all, sparsity_table
 
 ONE_THREAD = ("--threads", "1", "--clock", "cpu")
@@ -105,7 +105,8 @@ EXPERIMENTS = {
     "generate": Experiment(
         RANDOM,
         "causal-lm",
-        *WIKITEXT,
+        WIKITEXT[0],
+        "{excerpt}",
         {
             "generate": ("--speedup", "2", *GENERATE.split(), *ANY, *LONG),
             "throughput": ("--speedup", "2", "--batch-size", "4", *ANY, *LONG),
@@ -120,8 +121,9 @@ def run(name: str, data: Path, more: Sequence[str]) -> None:
     experiment, folder = EXPERIMENTS[name], BUILD / "runs" / name
     model = here(dense_model(experiment.model, data))
     places = {"data": here(data), "build": here(BUILD)}
-    if "{sentences}" in experiment.train:
-        places["sentences"] = here(sentences(data))
+    for place, made in (("sentences", sentences), ("excerpt", excerpt)):
+        if f"{{{place}}}" in (experiment.train, experiment.validation):
+            places[place] = here(made(data))
     train, validation = (path.format(**places) for path in (experiment.train, experiment.validation))
     table = folder / "latency.json"
     if experiment.profiled and not table.exists():
