@@ -15,7 +15,7 @@ from ziplm.config import Config, merged
 from ziplm.tasks import Source, make_task
 from ziplm_models import tiny_model
 from ziplm_pipeline import linear_table
-from ziplm_text import letter_tokenizer, write_rows
+from ziplm_text import letter_rows, letter_tokenizer, write_rows
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("before")
     ziplm.save(tiny_model("BertForSequenceClassification"), folder / "classifier", letter_tokenizer())
     ziplm.save(tiny_model("BertForMaskedLM"), folder / "masked", letter_tokenizer())
-    letters = torch.randint(26, (80, 5), generator=torch.Generator().manual_seed(0))
-    rows = [{"text": " ".join(chr(97 + int(n)) for n in row), "label": int(row[0]) % 2} for row in letters]
+    rows = letter_rows()
     write_rows(folder / "train.csv", rows)
     write_rows(folder / "texts.csv", [{"text": row["text"]} for row in rows])
     linear_table().save(folder / "latency.json")

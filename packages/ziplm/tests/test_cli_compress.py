@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 import ziplm
 from click.testing import CliRunner, Result
 from latency_profiler import LatencyTable
@@ -13,7 +12,7 @@ from ziplm.demo import Reviews
 from ziplm.report import sizes_text
 from ziplm_models import tiny_model
 from ziplm_pipeline import linear_table
-from ziplm_text import bare_tokenizer, letter_tokenizer, write_rows
+from ziplm_text import bare_tokenizer, letter_rows, letter_tokenizer, write_rows
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +20,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny classifier, its data, and a latency table."""
     folder = tmp_path_factory.mktemp("cli")
     ziplm.save(tiny_model("BertForSequenceClassification"), folder / "dense", letter_tokenizer())
-    letters = torch.randint(26, (80, 5), generator=torch.Generator().manual_seed(0))
-    rows = [{"text": " ".join(chr(97 + int(n)) for n in row), "label": int(row[0]) % 2} for row in letters]
+    rows = letter_rows()
     write_rows(folder / "train.csv", rows)
     write_rows(folder / "validation.csv", rows[:20])
     linear_table().save(folder / "latency.json")
@@ -147,10 +145,7 @@ def test_the_demo_of_a_decoder_shows_both_regimes(
     monkeypatch.setattr("ziplm.demo.Reviews.of", lambda source: Reviews(texts, [0] * len(texts)))
     quick = {"threads": 1, "evaluations": 1, "latency_table": str(folder / "latency.json")}
     monkeypatch.setattr("ziplm.demo.QUICK", quick)
-    inputs = {
-        "throughput": {"speedup": [1.5, 2]},
-        "generate": {"speedup": [1.5], "prompt_length": (4, 8), "new_tokens": 4},
-    }
+    inputs = {"throughput": {}, "generate": {"prompt_length": (4, 8), "new_tokens": 4}}
     monkeypatch.setattr("ziplm.demo.REGIMES", inputs)
     demo = tmp_path / "gpt2"
     ziplm.save(tiny_model("GPT2LMHeadModel"), demo / "dense", bare_tokenizer())
@@ -158,7 +153,7 @@ def test_the_demo_of_a_decoder_shows_both_regimes(
     assert result.exit_code == 0, result.output
     for regime in ("throughput", "generate"):
         assert f"made fast for {regime}" in result.output
-        report = json.loads((demo / regime / "1.5x" / "metrics.json").read_text())
+        report = json.loads((demo / regime / "2x" / "metrics.json").read_text())
         assert sizes_text(report["sizes"]) in result.output
         assert f'regime = "{regime}"' in (demo / regime / "config.toml").read_text()
 

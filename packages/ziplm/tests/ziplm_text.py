@@ -53,6 +53,12 @@ def byte_tokenizer(text: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
+def letter_rows() -> list[dict[str, Any]]:
+    """Texts of five letters, each a word, with a label that the first of them decides."""
+    letters = torch.randint(26, (80, 5), generator=torch.Generator().manual_seed(0))
+    return [{"text": " ".join(chr(97 + int(n)) for n in row), "label": int(row[0]) % 2} for row in letters]
+
+
 def letter(name: str) -> int:
     """The id of a letter that begins a word."""
     return len(SPECIAL) + string.ascii_lowercase.index(name)
