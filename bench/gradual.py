@@ -17,7 +17,7 @@ import gradual_gpt2
 import gradual_sst2
 from harness import announce
 
-STEPS = {"sst2": 600, "distill": 500, "gpt2": 600}  # of fine-tuning, to each target
+STEPS = {"sst2": 600, "distill": 500, "gpt2": 1200}  # of fine-tuning, to each target
 SEEDS = {"sst2": [0], "distill": [0, 1, 2]}
 
 

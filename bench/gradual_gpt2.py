@@ -1,7 +1,7 @@
 """GPT2 on WikiText-2: gradual compression against smaller models of the same speed.
 
 The smaller models have two layers, the dense one six: new ones, trained from scratch, or layers of the
-dense model's own. What they are measured to gain in speed, about 2x, is the last target of the gradual run.
+dense model's own. What they are measured to gain in speed, more than 2x, is the target of the gradual run.
 Each is trained for as many steps as the whole run, the dense model's training included; those that begin with
 layers of the dense model also for the steps after it alone, so that the sum is the same.
 """
@@ -26,9 +26,8 @@ from ziplm.training import TrainingOptions
 
 NAME = "gpt2-wikitext2"
 MODEL = BUILD / "models" / NAME
-LAYERS = 2  # which make it about twice as fast
-FIRST = 1.5  # a target on the way
-LEARNING_RATE = 2e-3  # half of the dense model's
+LAYERS = 2
+LEARNING_RATE = 3e-3  # after the dense model's training, whose own was 4e-3
 HERE = FOLDER / "gpt2"
 
 
@@ -69,14 +68,14 @@ def with_fewer_layers(kept: bool) -> PreTrainedModel:
     return model
 
 
-def config(data: Path, targets: tuple[float, ...], steps: int) -> Config:
+def config(data: Path, target: float, steps: int) -> Config:
     """A gradual run; other seeds than the dense model's, so that it sees other text first."""
     recipe = RECIPES[NAME].options
     return Config(
         model=str(MODEL),
         task="causal-lm",
         output=str(HERE / "run"),
-        speedup=targets,
+        speedup=(target,),
         train_file=str(data / "wikitext-2" / "train.txt"),
         validation_file=str(data / "wikitext-2" / "valid.txt"),
         batch_size=4,
@@ -84,9 +83,7 @@ def config(data: Path, targets: tuple[float, ...], steps: int) -> Config:
         threads=1,
         clock="cpu",
         measure_seconds=30,
-        calibration_samples=256,
         search_samples=64,
-        evaluations=30,
         calibration_batch_size=8,
         seed=1,
         mode="gradual",
@@ -115,12 +112,11 @@ def run(data: Path, steps: int) -> None:
     files = {"test": data / "wikitext-2" / "test.txt"}
     judge = Judge("causal-lm", MODEL, files, CONTEXT)
     _keep_row("dense", MODEL, judge)
-    targets = (FIRST, _speed_of_layers(config(data, (FIRST,), steps)))
-    asked = config(data, targets, steps)
+    asked = config(data, _speed_of_layers(config(data, 2.0, steps)), steps)
     for member in compress(asked, table_file(HERE, asked)):
         _keep_row(f"gradual to {member.target}", member.folder, judge)
     features = judge.training(data / "wikitext-2" / "train.txt")
-    for smaller in smaller_models(steps * len(targets)):
+    for smaller in smaller_models(steps):
         folder, training = HERE / "smaller" / smaller.name, HERE / "training" / smaller.name
         if not (folder / "config.json").exists():
             print(smaller.name, flush=True)
