@@ -28,6 +28,7 @@ NAME = "gpt2-wikitext2"
 MODEL = BUILD / "models" / NAME
 LAYERS = 2
 LEARNING_RATE = 3e-3  # after the dense model's training, whose own was 4e-3
+HIGHER = 6e-3  # another one for two layers from scratch, in case they bear more than six
 HERE = FOLDER / "gpt2"
 
 
@@ -40,9 +41,9 @@ class Smaller:
 
     @property
     def name(self) -> str:
-        """Such as ``2 layers kept, 1800 steps``."""
+        """Such as ``2 layers kept, 1800 steps at 0.004``, its highest learning rate."""
         origin = "kept" if self.kept else "from scratch"
-        return f"{LAYERS} layers {origin}, {self.options.max_steps} steps"
+        return f"{LAYERS} layers {origin}, {self.options.max_steps} steps at {self.options.learning_rate:g}"
 
     def build(self) -> PreTrainedModel:
         """Before its training."""
@@ -102,8 +103,9 @@ def smaller_models(after: int) -> Iterator[Smaller]:
     """All baselines; `after`: steps of the whole gradual run after the dense model's training."""
     before = int(read_json(MODEL / "metrics.json")["training"]["steps"])
     recipe = RECIPES[NAME].options
-    yield Smaller(False, replace(recipe, max_steps=before + after))
-    yield Smaller(True, replace(recipe, max_steps=before + after))
+    for kept in (False, True):
+        yield Smaller(kept, replace(recipe, max_steps=before + after))
+    yield Smaller(False, replace(recipe, learning_rate=HIGHER, max_steps=before + after))
     yield Smaller(True, replace(recipe, learning_rate=LEARNING_RATE, max_steps=after))
 
 
