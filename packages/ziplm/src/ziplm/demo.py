@@ -159,18 +159,18 @@ def _gpt2(folder: Path, reporter: Reporter) -> Families:
     dense = folder / "dense"
     if not (dense / "config.json").exists():
         bpe = ByteLevelBPETokenizer()
-        bpe.train([str(train)], vocab_size=2048, special_tokens=[END], show_progress=False)
+        bpe.train([str(train)], vocab_size=1024, special_tokens=[END], show_progress=False)
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer, eos_token=END, bos_token=END)
         torch.manual_seed(0)
         # Deep, since much of the time of a generation is outside of the layers: of few, 2x is out of reach.
-        shape: Any = {"n_positions": 128, "n_embd": 128, "n_layer": 12, "n_head": 4}
+        shape: Any = {"n_positions": 128, "n_embd": 64, "n_layer": 12, "n_head": 4}
         end: Any = tokenizer.convert_tokens_to_ids(END)
         model = GPT2LMHeadModel(
             GPT2Config(vocab_size=len(tokenizer), bos_token_id=end, eos_token_id=end, **shape)
         )
         options = TrainingOptions(
             learning_rate=2e-3,
-            max_steps=300,
+            max_steps=500,
             batch_size=16,
             warmup_ratio=0.1,
             dropout=False,
