@@ -57,13 +57,13 @@ def with_fewer_layers(kept: bool) -> PreTrainedModel:
     torch.manual_seed(0)
     model: PreTrainedModel = GPT2LMHeadModel(config)  # type: ignore[no-untyped-call]
     if kept:
-        chosen = [round(place * dense.config.num_hidden_layers / LAYERS) for place in range(LAYERS)]
+        every = dense.config.num_hidden_layers // LAYERS
         weights = dict(dense.state_dict())
         for name in [name for name in weights if name.startswith("transformer.h.")]:
             number, _, rest = name.removeprefix("transformer.h.").partition(".")
             tensor = weights.pop(name)
-            if int(number) in chosen:
-                weights[f"transformer.h.{chosen.index(int(number))}.{rest}"] = tensor
+            if int(number) % every == 0:
+                weights[f"transformer.h.{int(number) // every}.{rest}"] = tensor
         model.load_state_dict(weights)
     model.eval()  # type: ignore[no-untyped-call]
     return model
@@ -102,10 +102,10 @@ def config(data: Path, target: float, steps: int) -> Config:
 def smaller_models(after: int) -> Iterator[Smaller]:
     """All baselines; `after`: steps of the whole gradual run after the dense model's training."""
     before = int(read_json(MODEL / "metrics.json")["training"]["steps"])
-    recipe = RECIPES[NAME].options
-    for kept in (False, True):
-        yield Smaller(kept, replace(recipe, max_steps=before + after))
-    yield Smaller(False, replace(recipe, learning_rate=HIGHER, max_steps=before + after))
+    recipe = replace(RECIPES[NAME].options, max_steps=before + after)
+    yield Smaller(False, recipe)
+    yield Smaller(False, replace(recipe, learning_rate=HIGHER))
+    yield Smaller(True, recipe)
     yield Smaller(True, replace(recipe, learning_rate=LEARNING_RATE, max_steps=after))
 
 
