@@ -1,14 +1,15 @@
-"""What the losses refuse, and the words they refuse it with."""
+"""Input checks shared by the losses."""
 
 import torch
 from torch import Tensor
 
-# Here logits that differ by 1 still give a KL exact to 0.02 % in float32; the error grows with the square.
+# At this temperature, logits that differ by 1 still give a float32 KL accurate to 0.02 %. The relative error
+# grows with the square of the temperature.
 _HIGHEST_TEMPERATURE = 1e4
 
 
 def require_same(student: Tensor, teacher: Tensor, what: str) -> None:
-    """Refuse tensors that cannot be compared: other shapes, other devices, integers, nothing at all."""
+    """Raise unless two tensors can be compared: same shape and device, floating point, not empty."""
     if student.shape != teacher.shape:
         raise ValueError(
             f"{what}: the student's shape is {tuple(student.shape)}, the teacher's {tuple(teacher.shape)}; "
@@ -21,28 +22,28 @@ def require_same(student: Tensor, teacher: Tensor, what: str) -> None:
     for name, tensor in (("student", student), ("teacher", teacher)):
         if not tensor.is_floating_point():
             raise ValueError(
-                f"{what}: the {name}'s dtype is {tensor.dtype}; a floating point dtype is needed"
+                f"{what}: the {name}'s dtype is {tensor.dtype}; it must be a floating point dtype"
             )
     if student.numel() == 0:
-        raise ValueError(f"{what}: shape {tuple(student.shape)} holds no values; give at least one example")
+        raise ValueError(f"{what}: shape {tuple(student.shape)} has no elements; give at least one example")
 
 
 def require_temperature(temperature: float) -> None:
-    """Refuse a temperature that is not positive, or so high that float32 sees equal probabilities only."""
+    """Raise unless the temperature is positive, and low enough for an accurate KL in float32."""
     if not 0 < temperature <= _HIGHEST_TEMPERATURE:
         raise ValueError(
             f"temperature is {temperature}; it must be positive and at most {_HIGHEST_TEMPERATURE:.0f} "
-            "(1.0 leaves the logits as they are)"
+            "(1.0 leaves the logits unchanged)"
         )
 
 
 def require_finite(
     loss: Tensor, student: Tensor, teacher: Tensor, what: str, mask: Tensor | None = None
 ) -> None:
-    """Refuse a loss that is nan or infinite, and say whose values made it so.
+    """Raise if the loss is nan or infinite, and say which model's values caused it.
 
-    The inputs are searched, where the mask lets them count, only once the loss has shown that something
-    is wrong. A logit of -inf may exclude a class, so it is suspected last.
+    The inputs, restricted to what the mask keeps, are searched only after the loss has turned out not to be
+    finite. A logit of -inf is checked last, because it may legitimately exclude a class.
     """
     if torch.isfinite(loss):
         return
@@ -61,12 +62,12 @@ def require_finite(
                 f"{count} of the {name}'s {bad.numel()} values are nan or infinite"
             )
     raise ValueError(
-        f"{what}: the loss is {loss.item()} though all inputs are finite; their values are too large"
+        f"{what}: the loss is {loss.item()} although all inputs are finite; their values are too large"
     )
 
 
 def boolean_mask(mask: Tensor, shape: torch.Size, what: str) -> Tensor:
-    """The mask as booleans, True for what counts; refuses another shape and values other than 0 and 1."""
+    """Return the mask as booleans; raise unless it has this shape and holds only 0 and 1."""
     if mask.shape != shape:
         raise ValueError(f"{what}: the mask's shape is {tuple(mask.shape)}; it must be {tuple(shape)}")
     if mask.dtype == torch.bool:
@@ -74,5 +75,5 @@ def boolean_mask(mask: Tensor, shape: torch.Size, what: str) -> Tensor:
     kept = mask == 1
     if not torch.all(kept | (mask == 0)):
         value = mask[~kept & (mask != 0)][0].item()
-        raise ValueError(f"{what}: the mask holds {value}; it must hold 1 for what counts and 0 for padding")
+        raise ValueError(f"{what}: the mask holds {value}; use 1 for what to keep and 0 for padding")
     return kept

@@ -1,4 +1,4 @@
-"""The whole objective: λ1 · task + λ2 · logit + λ3 · token, and its parts."""
+"""The distillation loss λ1 · task + λ2 · logit + λ3 · token, and its parts."""
 
 import math
 from collections.abc import Sequence
@@ -15,19 +15,21 @@ from ._tokens import Distance, token_loss
 
 Head = Literal["auto", "classes", "span", "regression"]
 
-# Table "Hyper-parameters used for gradual ZipLM runs" (appendix "Hyper-parameters for Reproducibility")
-# of the ZipLM paper: λ1, λ2, λ3. It names no temperature, so that stays 1; GPT2 is trained without
-# distillation there.
+# Weights (λ1, λ2, λ3) from the ZipLM paper, table "Hyper-parameters used for gradual ZipLM runs" in the
+# appendix "Hyper-parameters for Reproducibility". The table names no temperature, so it stays 1; the paper
+# trains GPT2 without distillation.
 _PRESETS = {"squad": (0.0, 1.0, 0.0), "glue": (0.0, 0.5, 0.5), "gpt2": (1.0, 0.0, 0.0)}
 
 
 @dataclass(frozen=True, eq=False)
 class LossParts:
-    """The loss to train on, and what it is made of.
+    """The loss of one batch and the parts it is a weighted sum of.
 
     Attributes:
-        total: a scalar with a gradient, float32 or better.
-        task, logit, token: the parts before weighting, without gradient; None where the weight is zero.
+        total: the loss to train on: a scalar with a gradient, float32 or float64.
+        task: the task loss before weighting, detached; None if its weight is zero.
+        logit: the loss between the logits before weighting, detached; None if its weight is zero.
+        token: the loss between the hidden states before weighting, detached; None if its weight is zero.
     """
 
     total: Tensor
@@ -36,30 +38,32 @@ class LossParts:
     token: Tensor | None = None
 
     def log(self) -> dict[str, float]:
-        """The numbers that were computed, by name, for a progress bar or a log file."""
+        """Return the values of the total and of all computed parts, by name, for logging."""
         parts = {"total": self.total, "task": self.task, "logit": self.logit, "token": self.token}
         return {name: part.item() for name, part in parts.items() if part is not None}
 
 
 @dataclass(frozen=True)
 class DistillationLoss:
-    """Weights of the three losses, and how two of them are computed; call it with what the models returned.
+    """Weighted sum of task, logit and token loss; call it with the outputs of student and teacher.
 
-    A part with weight zero is not computed, and what it would need may be missing.
+    A part with weight zero is not computed, and its inputs may be missing.
 
     Attributes:
         task: weight λ1 of the task's own loss.
         logit: weight λ2 of the loss between the logits.
         token: weight λ3 of the loss between the hidden states.
-        temperature: of :func:`logit_loss` and :func:`span_loss`.
-        distance: of :func:`token_loss`.
-        head: which loss compares the logits: "classes" :func:`logit_loss`, "span" :func:`span_loss`,
-            "regression" :func:`regression_loss`. "auto" takes a pair for a span and (batch, 1) or (batch,)
-            for a regression, where a KL is always zero: with λ1 = 0 nothing else would train the head.
+        temperature: temperature of :func:`logit_loss` and :func:`span_loss`.
+        distance: distance of :func:`token_loss`.
+        head: the loss that compares the logits: "classes" for :func:`logit_loss`, "span" for
+            :func:`span_loss`, "regression" for :func:`regression_loss`. With "auto", a pair of tensors is a
+            span, one tensor (batch, 1) or (batch,) is a regression, and anything else is classes. A
+            regression needs its own loss: over one output a KL is always zero, so with λ1 = 0 its head would
+            not be trained.
 
     Raises:
-        ValueError: weights that are negative, not finite or all zero; a temperature that is not positive;
-            unknown names.
+        ValueError: a weight is negative or not finite, all weights are zero, the temperature is out of range,
+            or the distance or head is unknown.
     """
 
     task: float = 1.0
@@ -73,7 +77,7 @@ class DistillationLoss:
         for name in ("task", "logit", "token"):
             weight = getattr(self, name)
             if not (math.isfinite(weight) and weight >= 0):
-                raise ValueError(f"weight {name} is {weight}; it must be zero or positive")
+                raise ValueError(f"weight {name} is {weight}; it must be finite, and zero or positive")
         if self.task == self.logit == self.token == 0:
             raise ValueError("the weights task, logit and token are all 0; at least one must be positive")
         require_temperature(self.temperature)
@@ -83,10 +87,15 @@ class DistillationLoss:
 
     @classmethod
     def preset(cls, name: str) -> "DistillationLoss":
-        """The ZipLM paper's weights for "squad", "glue" or "gpt2"; ``dataclasses.replace`` changes some.
+        """Return the loss with the weights of the ZipLM paper.
+
+        Use ``dataclasses.replace`` to change some of its attributes.
+
+        Args:
+            name: "squad", "glue" or "gpt2".
 
         Raises:
-            ValueError: another name.
+            ValueError: the name is unknown.
         """
         if name not in _PRESETS:
             raise ValueError(f"preset is {name!r}; it must be one of {', '.join(_PRESETS)}")
@@ -105,30 +114,21 @@ class DistillationLoss:
         """Compute the loss of one batch.
 
         Args:
-            student: the student's outputs.
-            teacher: the teacher's, for the same batch; not needed when only the task counts.
-            task_loss: a scalar, as the student's own loss function gives it.
-            mask: (batch, tokens), 1 or True for tokens, 0 for padding. It applies to the hidden states,
-                to spans and to logits (batch, tokens, classes), but not to logits (batch, classes).
-            layers: the layers that are not pruned away, see :func:`token_loss`.
+            student: outputs of the student.
+            teacher: outputs of the teacher for the same batch; not needed if only the task loss has a weight.
+            task_loss: scalar returned by the student's own loss function.
+            mask: (batch, tokens), 1 or True for tokens, 0 for padding. It applies to hidden states, spans and
+                logits (batch, tokens, classes), but not to logits (batch, classes).
+            layers: indices of the layers that are not pruned away, as in :func:`token_loss`.
 
         Raises:
-            ValueError: a part with a weight lacks its inputs, or they are bad; see the functions.
+            ValueError: the inputs of a part with a positive weight are missing or invalid; see the function
+                that computes it.
         """
         teacher = teacher or Outputs()
-        task = logit = token = None
-        if self.task:
-            if task_loss is None:
-                raise _missing("task", "task_loss")
-            task = _usable_task_loss(task_loss)
-        if self.logit:
-            if student.logits is None or teacher.logits is None:
-                raise _missing("logit", "logits of both models")
-            logit = self._logit(student.logits, teacher.logits, mask)
-        if self.token:
-            if student.hidden_states is None or teacher.hidden_states is None:
-                raise _missing("token", "hidden_states of both models")
-            token = token_loss(student.hidden_states, teacher.hidden_states, mask, layers, self.distance)
+        task = self._task_part(task_loss) if self.task else None
+        logit = self._logit_part(student.logits, teacher.logits, mask) if self.logit else None
+        token = self._token_part(student, teacher, mask, layers) if self.token else None
         weighted = [
             weight * part
             for weight, part in ((self.task, task), (self.logit, logit), (self.token, token))
@@ -137,20 +137,34 @@ class DistillationLoss:
         total = torch.stack(weighted).sum()
         return LossParts(total, *(None if part is None else part.detach() for part in (task, logit, token)))
 
-    def _logit(self, student: Logits, teacher: Logits, mask: Tensor | None) -> Tensor:
+    def _task_part(self, task_loss: Tensor | None) -> Tensor:
+        if task_loss is None:
+            raise _missing("task", "task_loss")
+        return _usable_task_loss(task_loss)
+
+    def _logit_part(self, student: Logits | None, teacher: Logits | None, mask: Tensor | None) -> Tensor:
+        if student is None or teacher is None:
+            raise _missing("logit", "logits of both models")
         head = _head_of(student) if self.head == "auto" else self.head
         if head == "span" and isinstance(student, tuple) and isinstance(teacher, tuple):
             return span_loss(student, teacher, self.temperature, mask)
         if head == "span" or isinstance(student, tuple) or isinstance(teacher, tuple):
             raise ValueError(
                 f"head {head!r} cannot compare logits of types {type(student).__name__} and "
-                f"{type(teacher).__name__}; a span is a pair of tensors, everything else one tensor"
+                f"{type(teacher).__name__}; a span needs a pair of tensors, other heads a single tensor"
             )
         if mask is not None and student.ndim != mask.ndim + 1:
-            mask = None  # the logits are those of whole examples
+            mask = None  # one row of logits per example, not per token
         if head == "regression":
             return regression_loss(student, teacher, mask)
         return logit_loss(student, teacher, self.temperature, mask)
+
+    def _token_part(
+        self, student: Outputs, teacher: Outputs, mask: Tensor | None, layers: Sequence[int] | None
+    ) -> Tensor:
+        if student.hidden_states is None or teacher.hidden_states is None:
+            raise _missing("token", "hidden_states of both models")
+        return token_loss(student.hidden_states, teacher.hidden_states, mask, layers, self.distance)
 
 
 def _head_of(logits: Logits) -> Head:
@@ -160,16 +174,16 @@ def _head_of(logits: Logits) -> Head:
 
 
 def _usable_task_loss(loss: Tensor) -> Tensor:
-    """The task loss in float32 or better; refuses one that is not a finite scalar."""
+    """Return the task loss in float32 or float64; raise unless it is a finite scalar."""
     if not isinstance(loss, Tensor):
         raise ValueError(
-            f"task_loss is {loss!r}; it must be a tensor, as the student's loss function returns it"
+            f"task_loss is {loss!r}; it must be a scalar tensor, such as the result of a loss function"
         )
     if loss.numel() != 1 or not torch.isfinite(loss):
-        what = loss.item() if loss.numel() == 1 else f"of shape {tuple(loss.shape)}"
-        raise ValueError(f"task_loss is {what}; it must be one finite number")
+        what = f"is {loss.item()}" if loss.numel() == 1 else f"has shape {tuple(loss.shape)}"
+        raise ValueError(f"task_loss {what}; it must be one finite number")
     return loss.reshape(()).to(torch.promote_types(loss.dtype, torch.float32))
 
 
 def _missing(part: str, needed: str) -> ValueError:
-    return ValueError(f"the weight {part} is not 0, which needs {needed}; pass that, or set {part}=0")
+    return ValueError(f"the {part} loss has a weight but no inputs; pass {needed}, or set {part}=0")

@@ -1,4 +1,4 @@
-"""What a loss takes from a model: logits and hidden states, by name."""
+"""Model outputs that the losses read: logits and hidden states."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from torch import Tensor
 Logits = Tensor | tuple[Tensor, Tensor]
 
 
-@dataclass(frozen=True, eq=False)  # tensors do not compare to one truth value
+@dataclass(frozen=True, eq=False)  # comparing tensors does not give a single truth value
 class Outputs:
-    """A model's logits and hidden states; what no loss asks for may be missing.
+    """A model's logits and hidden states; either may be None if no loss uses it.
 
     Attributes:
-        logits: (batch, classes), (batch, tokens, classes), (batch, 1) or (batch,) of a regression, or for
-            question answering the pair of start and end logits, each (batch, tokens).
-        hidden_states: the embeddings, then each layer's output, each (batch, tokens, hidden).
+        logits: (batch, classes) or (batch, tokens, classes) for classification; (batch, 1) or (batch,) for
+            regression; for question answering the pair of start and end logits, each (batch, tokens).
+        hidden_states: the embeddings, then the output of each layer, each (batch, tokens, hidden).
     """
 
     logits: Logits | None = None
@@ -24,12 +24,15 @@ class Outputs:
 
     @classmethod
     def of(cls, output: Any) -> "Outputs":
-        """Read a module's output: a tensor of logits, or an object or mapping with names as in transformers.
+        """Read the output of a module.
 
-        The names are ``logits``, or ``start_logits`` and ``end_logits``, and ``hidden_states``.
+        Args:
+            output: a tensor of logits, or an object or mapping with the names that transformers uses:
+                ``logits``, or ``start_logits`` and ``end_logits``; and ``hidden_states``.
 
         Raises:
-            TypeError: none of these is there, or one half of a span.
+            TypeError: the output has neither logits nor hidden states, or only one of ``start_logits`` and
+                ``end_logits``.
         """
         if isinstance(output, cls):
             return output
@@ -41,14 +44,14 @@ class Outputs:
         logits, hidden_states = get("logits"), get("hidden_states")
         start, end = get("start_logits"), get("end_logits")
         if (start is None) != (end is None):
-            there, missing = ("end", "start") if start is None else ("start", "end")
+            present, missing = ("end", "start") if start is None else ("start", "end")
             raise TypeError(
-                f"{type(output).__name__} has {there}_logits, no {missing}_logits; a span needs both"
+                f"{type(output).__name__} has {present}_logits, no {missing}_logits; a span needs both"
             )
         if start is not None:
             logits = (start, end)
         if logits is None and hidden_states is None:
             raise TypeError(
-                f"{type(output).__name__} has no logits, no hidden_states; return a tensor or Outputs(...)"
+                f"{type(output).__name__} has no logits and no hidden_states; return a tensor or Outputs(...)"
             )
         return cls(logits, hidden_states)

@@ -1,8 +1,8 @@
-"""The layer-wise token loss: how far the student's hidden vectors are from the teacher's."""
+"""Layer-wise token loss: the distance between the hidden vectors of student and teacher."""
 
 from collections.abc import Sequence
 from operator import index
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -20,58 +20,62 @@ def token_loss(
     layers: Sequence[int] | None = None,
     distance: Distance = "euclidean",
 ) -> Tensor:
-    """Distance between the hidden vectors of student and teacher: mean over tokens, then over layers.
+    """Mean distance between the hidden vectors of student and teacher, over tokens and then over layers.
 
     With the Euclidean distance this is L_token of the ZipLM paper (section 3.3, "Layer-wise Token
-    Distillation"). Besides the gradients, it needs a few megabytes on a CPU, whatever the number of layers.
+    Distillation"). On a CPU, it needs a few megabytes besides the gradients, whatever the number of layers.
 
     Args:
-        student_hidden: the embeddings, then the output of each layer, each (batch, tokens, hidden), as
-            models of transformers give them: 13 tensors for 12 layers. Any floating point dtype.
-        teacher_hidden: the same number and shapes; dtypes may differ. No gradient flows to them.
-        mask: (batch, tokens), 1 or True for tokens, 0 for padding, which is not looked at; None if there
-            is none.
-        layers: the layers that are not pruned away; a layer is only when both of its modules are gone.
-            Layer k's output is ``hidden[k + 1]``; the embeddings are no layer. None means all.
-        distance: "euclidean" ‖s − t‖, whose slope is taken to be zero where s equals t; "mse" ‖s − t‖² /
-            hidden; "cosine" 1 − cos(s, t), which is 1 with no slope where a vector is zero.
+        student_hidden: the embeddings, then the output of each layer, each (batch, tokens, hidden), as models
+            of transformers return them: 13 tensors for 12 layers. Any floating point dtype.
+        teacher_hidden: as many tensors of the same shapes; dtypes may differ. They receive no gradient.
+        mask: (batch, tokens), 1 or True for tokens, 0 for padding, which is ignored. None if there is no
+            padding.
+        layers: indices of the layers to compare, which are those not pruned away: a layer is pruned away only
+            if both its attention and its FFN are gone. The output of layer k is ``hidden[k + 1]``; the
+            embeddings are not a layer. None compares all layers.
+        distance: "euclidean", ‖s − t‖, with gradient zero where s equals t; "mse", ‖s − t‖² / hidden; or
+            "cosine", 1 − cos(s, t), which is 1 with gradient zero where either vector is zero.
 
     Returns:
-        A scalar, float32 or, if the hidden states are, float64. It can be differentiated once.
+        A scalar: float64 if any compared tensor is, otherwise float32. It can be differentiated once.
 
     Raises:
-        ValueError: numbers of layers or shapes that differ, layers that do not exist, none left, all tokens
-            masked, an unknown distance, nan.
+        ValueError: the models differ in the number of hidden states or in their shapes, `layers` is empty or
+            names a layer that does not exist, the mask keeps no token, the distance is unknown, or the hidden
+            states hold nan.
     """
     if distance not in _DISTANCES:
         raise ValueError(f"distance is {distance!r}; it must be one of {', '.join(get_args(Distance))}")
     if len(student_hidden) != len(teacher_hidden):
         raise ValueError(
             f"hidden states: the student has {len(student_hidden)}, the teacher {len(teacher_hidden)}; "
-            "a pruned student keeps the teacher's number of layers, pass those that are left as `layers`"
+            "a pruned student must return as many as its teacher; pass the layers that are left as `layers`"
         )
-    chosen = _chosen(layers, len(student_hidden) - 1)
-    pairs = [(student_hidden[layer + 1], teacher_hidden[layer + 1]) for layer in chosen]
-    names = [f"hidden states of layer {layer}" for layer in chosen]
-    first = pairs[0][0]
-    for (student, teacher), name in zip(pairs, names, strict=True):
-        require_same(student, teacher, name)
-        if student.ndim < 2 or student.shape != first.shape:
-            raise ValueError(
-                f"{name}: shape {tuple(student.shape)} must be (batch, tokens, hidden), as in all layers; "
-                f"the first has {tuple(first.shape)}"
-            )
-    rows = Rows.kept(mask, first, "hidden states")
-    losses = [mean_over_rows(student, teacher, rows, _DISTANCES[distance]) for student, teacher in pairs]
+    compared = [
+        _Layer(f"hidden states of layer {k}", student_hidden[k + 1], teacher_hidden[k + 1])
+        for k in _checked_layers(layers, len(student_hidden) - 1)
+    ]
+    _require_equal_shapes(compared)
+    rows = Rows.kept(mask, compared[0].student, "hidden states")
+    losses = [mean_over_rows(layer.student, layer.teacher, rows, _DISTANCES[distance]) for layer in compared]
     loss = torch.stack(losses).mean()
-    if not torch.isfinite(loss):  # looked at once, not for each layer: an accelerator has to wait for it
-        for value, (student, teacher), name in zip(losses, pairs, names, strict=True):
-            require_finite(value, student, teacher, name, mask)
+    if not torch.isfinite(loss):  # checked once and not per layer: every check makes an accelerator wait
+        for layer, value in zip(compared, losses, strict=True):
+            require_finite(value, layer.student, layer.teacher, layer.name, mask)
     return loss
 
 
-def _chosen(layers: Sequence[int] | None, count: int) -> list[int]:
-    """The layers' indices, all of them by default; refuses those that do not exist or come twice."""
+class _Layer(NamedTuple):
+    """Hidden states of both models after one layer, each (batch, tokens, hidden)."""
+
+    name: str
+    student: Tensor
+    teacher: Tensor
+
+
+def _checked_layers(layers: Sequence[int] | None, count: int) -> list[int]:
+    """Return the indices of the layers to compare, by default all; raise if some are invalid or repeated."""
     if count < 1:
         raise ValueError(
             f"hidden states: {count + 1} given; the embeddings and at least one layer are needed"
@@ -80,19 +84,33 @@ def _chosen(layers: Sequence[int] | None, count: int) -> list[int]:
         return list(range(count))
     if any(isinstance(layer, bool) or getattr(layer, "dtype", None) == torch.bool for layer in layers):
         raise ValueError(
-            f"layers is {list(layers)}; give the numbers of the layers that are left, not yes or no"
+            f"layers is {list(layers)}; give the indices of the layers that are left, not booleans"
         )
-    chosen = [index(layer) for layer in layers]
-    if not chosen:
-        raise ValueError("layers is empty: every layer is pruned away; give the token loss no weight")
-    for layer in chosen:
+    indices = [index(layer) for layer in layers]
+    if not indices:
+        raise ValueError(
+            "layers is empty; if every layer is pruned away, set the weight of the token loss to 0"
+        )
+    for layer in indices:
         if not 0 <= layer < count:
             raise ValueError(
                 f"layers holds {layer}; with {count + 1} hidden states it must be from 0 to {count - 1}"
             )
-    if len(set(chosen)) != len(chosen):
-        raise ValueError(f"layers is {chosen}; each layer may be there once")
-    return chosen
+    if len(set(indices)) != len(indices):
+        raise ValueError(f"layers is {indices}; name each layer only once")
+    return indices
+
+
+def _require_equal_shapes(layers: Sequence[_Layer]) -> None:
+    """Raise unless all hidden states have one shape, the same in all layers and both models."""
+    first = layers[0].student
+    for name, student, teacher in layers:
+        require_same(student, teacher, name)
+        if student.ndim < 2 or student.shape != first.shape:
+            raise ValueError(
+                f"{name}: the shape is {tuple(student.shape)}; it must be (batch, tokens, hidden) and equal "
+                f"that of the first layer compared, {tuple(first.shape)}"
+            )
 
 
 def _euclidean(student: Tensor, teacher: Tensor) -> Tensor:
@@ -103,7 +121,7 @@ def _euclidean(student: Tensor, teacher: Tensor) -> Tensor:
 def _euclidean_gradient(student: Tensor, teacher: Tensor) -> Tensor:
     difference = student - teacher
     length = torch.linalg.vector_norm(difference, dim=-1, keepdim=True)
-    return difference.div_(length.masked_fill_(length == 0, 1.0))  # 0 / 1 where student equals teacher
+    return difference.div_(length.masked_fill_(length == 0, 1.0))  # 0 where student equals teacher
 
 
 def _cosine(student: Tensor, teacher: Tensor) -> Tensor:
@@ -118,13 +136,16 @@ def _cosine_gradient(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def _directions(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Unit vectors, and the student's lengths; a zero vector makes both zero, and its length one."""
+    """Return both vectors scaled to unit length, and the student's length.
+
+    If either vector is zero, both directions are zero and the length is 1.
+    """
     ours = torch.linalg.vector_norm(student, dim=-1, keepdim=True)
     theirs = torch.linalg.vector_norm(teacher, dim=-1, keepdim=True)
-    aimless = (ours == 0) | (theirs == 0)
-    ours = ours.masked_fill(aimless, 1.0)
-    theirs = theirs.masked_fill(aimless, 1.0)
-    return (student / ours).masked_fill(aimless, 0.0), (teacher / theirs).masked_fill(aimless, 0.0), ours
+    undefined = (ours == 0) | (theirs == 0)
+    ours = ours.masked_fill(undefined, 1.0)
+    theirs = theirs.masked_fill(undefined, 1.0)
+    return (student / ours).masked_fill(undefined, 0.0), (teacher / theirs).masked_fill(undefined, 0.0), ours
 
 
 _DISTANCES: dict[str, Divergence] = {
