@@ -1,4 +1,4 @@
-"""Bad input is refused with a ValueError of one line that names the value."""
+"""Invalid input raises an error of one line that names the offending value."""
 
 import re
 
@@ -18,13 +18,13 @@ def with_value(tensor, value):
     return changed
 
 
-EXCLUDED = torch.cat([torch.full((3, 1), -torch.inf), LOGITS[:, 1:]], dim=1)  # a class that does not count
+EXCLUDED = torch.cat([torch.full((3, 1), -torch.inf), LOGITS[:, 1:]], dim=1)  # the first class is excluded
 
 BAD = {
     "logit shapes": (lambda: logit_loss(LOGITS, LOGITS[:2]), "(3, 4)", "(2, 4)"),
     "integer logits": (lambda: logit_loss(LOGITS.long(), LOGITS), "student", "torch.int64"),
     "no examples": (lambda: logit_loss(LOGITS[:0], LOGITS[:0]), "(0, 4)"),
-    "one dimension": (lambda: logit_loss(LOGITS[0], LOGITS[0]), "(4,)"),
+    "logits with one dimension": (lambda: logit_loss(LOGITS[0], LOGITS[0]), "(4,)"),
     "one class": (lambda: logit_loss(LOGITS[:, :1], LOGITS[:, :1]), "regression_loss"),
     "temperature 0": (lambda: logit_loss(LOGITS, LOGITS, 0.0), "0.0"),
     "temperature -1": (lambda: span_loss((LOGITS, LOGITS), (LOGITS, LOGITS), -1.0), "-1.0"),
@@ -47,7 +47,11 @@ BAD = {
         "1 of the teacher's 12",
         "nan",
     ),
-    "excluded by the student": (lambda: logit_loss(with_value(LOGITS, -torch.inf), LOGITS), "student", "inf"),
+    "class excluded by the student only": (
+        lambda: logit_loss(with_value(LOGITS, -torch.inf), LOGITS),
+        "student",
+        "inf",
+    ),
     "nan student where a class is excluded": (
         lambda: logit_loss(with_value(EXCLUDED, torch.nan), EXCLUDED),
         "1 of the student's 12",
@@ -56,11 +60,11 @@ BAD = {
         lambda: logit_loss(EXCLUDED, with_value(EXCLUDED, torch.nan)),
         "1 of the teacher's 12",
     ),
-    "excluded by the student where both exclude another": (
+    "class excluded by the student only, another by both": (
         lambda: logit_loss(with_value(EXCLUDED, -torch.inf), EXCLUDED),
         "1 of the student's 12",
     ),
-    "excluded by the student, all but excluded by the teacher": (
+    "class excluded by the student, nearly excluded by the teacher": (
         lambda: logit_loss(with_value(LOGITS, -torch.inf), with_value(LOGITS, -1e4)),
         "1 of the student's 12",
     ),
@@ -68,7 +72,7 @@ BAD = {
         lambda: logit_loss(LOGITS, torch.full_like(LOGITS, -torch.inf)),
         "12 of the teacher's 12",
     ),
-    "nan among those that count": (
+    "nan in kept examples": (
         lambda: logit_loss(
             with_value(LOGITS, torch.nan),
             LOGITS * torch.tensor([torch.nan, 1, 1, 1]),
@@ -77,8 +81,8 @@ BAD = {
         "2 of the teacher's 8",
     ),
     "span shapes": (lambda: span_loss((LOGITS, LOGITS), (LOGITS, LOGITS[:2])), "end", "(2, 4)"),
-    "span of tokens": (lambda: span_loss((HIDDEN[0],) * 2, (HIDDEN[0],) * 2), "(2, 4, 5)"),
-    "three for a span": (lambda: span_loss((LOGITS,) * 3, (LOGITS,) * 2), "got 3 and 2"),
+    "span logits with three dimensions": (lambda: span_loss((HIDDEN[0],) * 2, (HIDDEN[0],) * 2), "(2, 4, 5)"),
+    "three tensors for a span": (lambda: span_loss((LOGITS,) * 3, (LOGITS,) * 2), "got 3 and 2"),
     "span mask": (lambda: span_loss((LOGITS, LOGITS), (LOGITS, LOGITS), mask=torch.ones(4, 3)), "(4, 3)"),
     "span without positions": (
         lambda: span_loss((LOGITS,) * 2, (LOGITS,) * 2, mask=torch.tensor([[1] * 4, [0] * 4, [1] * 4])),
@@ -99,8 +103,8 @@ BAD = {
     "no layers": (lambda: token_loss(HIDDEN, HIDDEN, MASK, layers=[]), "empty"),
     "layer too large": (lambda: token_loss(HIDDEN, HIDDEN, MASK, layers=[0, 2]), "2", "from 0 to 1"),
     "negative layer": (lambda: token_loss(HIDDEN, HIDDEN, MASK, layers=[-1]), "-1"),
-    "layers by yes and no": (lambda: token_loss(HIDDEN, HIDDEN, MASK, layers=[True, False]), "[True, False]"),
-    "layers by a boolean tensor": (
+    "boolean layers": (lambda: token_loss(HIDDEN, HIDDEN, MASK, layers=[True, False]), "[True, False]"),
+    "boolean tensor of layers": (
         lambda: token_loss(HIDDEN, HIDDEN, MASK, layers=torch.tensor([True, False])),
         "tensor(True)",
     ),
@@ -111,12 +115,12 @@ BAD = {
         "(2, 4, 5)",
         "(2, 3, 5)",
     ),
-    "uneven layers": (
+    "layers of different shapes": (
         lambda: token_loss([*HIDDEN[:2], HIDDEN[2][:1]], [*HIDDEN[:2], HIDDEN[2][:1]], MASK),
         "layer 1",
         "(1, 4, 5)",
     ),
-    "flat hidden states": (lambda: token_loss([LOGITS[0]] * 2, [LOGITS[0]] * 2, None), "(4,)"),
+    "hidden states with one dimension": (lambda: token_loss([LOGITS[0]] * 2, [LOGITS[0]] * 2, None), "(4,)"),
     "token mask shape": (lambda: token_loss(HIDDEN, HIDDEN, MASK[:1]), "(1, 4)", "(2, 4)"),
     "all tokens masked": (lambda: token_loss(HIDDEN, HIDDEN, 0 * MASK), "none of 8"),
     "token mask values": (lambda: token_loss(HIDDEN, HIDDEN, 3 * MASK), "holds 3"),
@@ -132,27 +136,27 @@ BAD = {
     "unknown distance": (lambda: token_loss(HIDDEN, HIDDEN, MASK, distance="l3"), "'l3'", "cosine"),
     "negative weight": (lambda: DistillationLoss(token=-0.5), "token", "-0.5"),
     "nan weight": (lambda: DistillationLoss(logit=float("nan")), "logit", "nan"),
-    "no weight": (lambda: DistillationLoss(task=0), "all 0"),
+    "all weights zero": (lambda: DistillationLoss(task=0), "all 0"),
     "loss temperature": (lambda: DistillationLoss(temperature=0), "temperature", "0"),
     "loss distance": (lambda: DistillationLoss(distance="l3"), "'l3'", "euclidean"),
     "loss head": (lambda: DistillationLoss(head="qa"), "'qa'", "span"),
     "preset": (lambda: DistillationLoss.preset("imagenet"), "'imagenet'", "squad, glue, gpt2"),
     "no task loss": (lambda: DistillationLoss()(Outputs(LOGITS)), "task_loss", "task=0"),
     "nan task loss": (lambda: DistillationLoss()(Outputs(), task_loss=torch.tensor(torch.nan)), "nan"),
-    "a number for a task loss": (lambda: DistillationLoss()(Outputs(), task_loss=1.5), "task_loss", "1.5"),
-    "task losses": (lambda: DistillationLoss()(Outputs(), task_loss=torch.ones(3)), "(3,)"),
+    "number as task loss": (lambda: DistillationLoss()(Outputs(), task_loss=1.5), "task_loss", "1.5"),
+    "task loss per example": (lambda: DistillationLoss()(Outputs(), task_loss=torch.ones(3)), "(3,)"),
     "no teacher": (lambda: DistillationLoss(0, 1)(Outputs(LOGITS)), "logits", "logit=0"),
     "no hidden states": (lambda: DistillationLoss(0, 0, 1)(Outputs(LOGITS), Outputs(LOGITS)), "token=0"),
-    "one class for each token": (
+    "one class per token": (
         lambda: DistillationLoss(0, 1)(Outputs(LOGITS[..., None]), Outputs(LOGITS[..., None])),
         "regression_loss",
     ),
-    "span and tensor": (
+    "span against tensor": (
         lambda: DistillationLoss(0, 1)(Outputs((LOGITS, LOGITS)), Outputs(LOGITS)),
         "tuple",
         "Tensor",
     ),
-    "tensors for a span": (
+    "single tensors for a span head": (
         lambda: DistillationLoss(0, 1, head="span")(Outputs(LOGITS), Outputs(LOGITS)),
         "pair",
     ),
@@ -160,7 +164,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_refused_by_value(name):
+def test_invalid_input_raises_an_error_that_names_the_value(name):
     call, *expected = BAD[name]
     with pytest.raises(ValueError) as error:  # noqa: PT011
         call()
@@ -171,8 +175,8 @@ def test_bad_input_is_refused_by_value(name):
         assert any(re.search(re.escape(option), message) for option in options), message
 
 
-def test_the_same_calls_with_good_input_pass():
-    """The control."""
+def test_the_same_functions_accept_valid_input():
+    """Control: it is the invalid values above that raise."""
     logit_loss(LOGITS, LOGITS, mask=torch.tensor([1, 0, 1]))
     span_loss((LOGITS, LOGITS), (LOGITS, LOGITS), mask=torch.ones(3, 4))
     regression_loss(LOGITS, LOGITS)
@@ -180,17 +184,17 @@ def test_the_same_calls_with_good_input_pass():
     DistillationLoss(1, 1, 1)(Outputs(LOGITS, HIDDEN), Outputs(LOGITS, HIDDEN), task_loss=torch.tensor(1.0))
 
 
-def test_devices_that_differ_are_refused():
+def test_student_and_teacher_on_different_devices_raise():
     with pytest.raises(ValueError, match="student is on cpu, the teacher on meta"):
         logit_loss(LOGITS, LOGITS.to("meta"))
 
 
-def test_outputs_without_anything_known_are_refused():
+def test_outputs_without_logits_or_hidden_states_raise():
     with pytest.raises(TypeError, match="list has no logits"):
         Outputs.of([LOGITS])
 
 
-def test_half_a_span_is_refused():
+def test_outputs_with_half_a_span_raise():
     with pytest.raises(TypeError, match="dict has start_logits, no end_logits"):
         Outputs.of({"start_logits": LOGITS, "hidden_states": HIDDEN})
     with pytest.raises(TypeError, match="dict has end_logits, no start_logits"):

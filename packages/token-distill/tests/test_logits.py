@@ -1,4 +1,4 @@
-"""The losses on logits against formulas written out, and what must not change them."""
+"""Losses on logits: agreement with reference formulas, accuracy, gradients and invariances."""
 
 import pytest
 import token_distill_reference as reference
@@ -11,55 +11,55 @@ from torch.nn import functional as F  # noqa: N812
 
 
 def close(expected, temperature):
-    """A KL is a small difference of probabilities near 1, whose rounding T² scales up."""
+    """Compare with a tolerance that grows with T², which amplifies the rounding error of a KL."""
     return pytest.approx(expected, rel=1e-12, abs=1e-14 * temperature**2)
 
 
 @given(st.integers(1, 5), st.integers(2, 6), temperatures, seeds)
-def test_logit_loss_is_the_formula(batch, classes, temperature, seed):
+def test_logit_loss_matches_the_formula(batch, classes, temperature, seed):
     student, teacher = normal(batch, classes, seed=seed), normal(batch, classes, seed=seed + 1)
     expected = reference.logit_loss(student, teacher, temperature)
     assert logit_loss(student, teacher, temperature).item() == close(expected, temperature)
 
 
 @given(masks(), temperatures, seeds)
-def test_logit_loss_of_tokens_is_the_mean_over_those_that_count(mask, temperature, seed):
+def test_logit_loss_per_token_is_the_mean_over_kept_tokens(mask, temperature, seed):
     student, teacher = normal(*mask.shape, 5, seed=seed), normal(*mask.shape, 5, seed=seed + 1)
     expected = reference.logit_loss(student, teacher, temperature, mask)
     assert logit_loss(student, teacher, temperature, mask).item() == close(expected, temperature)
 
 
 @given(masks(), temperatures, seeds)
-def test_span_loss_is_the_formula(mask, temperature, seed):
+def test_span_loss_matches_the_formula(mask, temperature, seed):
     start, end, their_start, their_end = (normal(*mask.shape, seed=seed + k) for k in range(4))
     expected = reference.span_loss([start, end], [their_start, their_end], temperature, mask)
     loss = span_loss((start, end), (their_start, their_end), temperature, mask)
     assert loss.item() == close(expected, temperature)
 
 
-def test_the_formulas_tell_wrong_variants_apart():
-    """The control: what is easily done wrong is far from what is asserted above."""
+def test_the_reference_formula_differs_from_common_mistakes():
+    """Control: typical mistakes would not pass the tests above."""
     student, teacher = normal(3, 4, seed=0), normal(3, 4, seed=1)
     right = reference.logit_loss(student, teacher, 2.0)
     ours, theirs = F.log_softmax(student / 2, -1), F.log_softmax(teacher / 2, -1)
     without_factor = F.kl_div(ours, theirs, log_target=True, reduction="batchmean").item()
     assert without_factor == pytest.approx(right / 4)
-    wrong_way = 4 * F.kl_div(theirs, ours, log_target=True, reduction="batchmean").item()
-    assert wrong_way != pytest.approx(right, rel=0.01)
+    reversed_kl = 4 * F.kl_div(theirs, ours, log_target=True, reduction="batchmean").item()
+    assert reversed_kl != pytest.approx(right, rel=0.01)
     start, mask = (normal(1, 4, seed=2), normal(1, 4, seed=3)), torch.tensor([[1, 1, 0, 1]])
     unmasked = span_loss(start, (student[:1], teacher[:1]), 2.0).item()
     masked = span_loss(start, (student[:1], teacher[:1]), 2.0, mask).item()
     assert unmasked != pytest.approx(masked, rel=0.01)
 
 
-def test_a_mask_on_examples_drops_them():
+def test_a_mask_over_examples_drops_the_others():
     student, teacher = normal(3, 4, seed=0), normal(3, 4, seed=1)
     loss = logit_loss(student, teacher, mask=torch.tensor([1, 0, 1]))
     assert loss.item() == pytest.approx(logit_loss(student[::2], teacher[::2]).item(), rel=1e-14)
 
 
 def usual_kl(student, teacher, temperature):
-    """As one writes it down, in the dtype of the logits."""
+    """The textbook formula, in the dtype of the logits."""
     ours, theirs = F.log_softmax(student / temperature, -1), F.log_softmax(teacher / temperature, -1)
     return temperature**2 * F.kl_div(ours, theirs, log_target=True, reduction="batchmean").item()
 
@@ -67,12 +67,12 @@ def usual_kl(student, teacher, temperature):
 @pytest.mark.parametrize(
     ("difference", "temperature"), [(1e-4, 1.0), (1e-4, 20.0), (1e-2, 100.0), (1.0, 20.0), (1.0, 1e4)]
 )
-def test_float32_is_enough_where_student_and_teacher_are_alike(difference, temperature):
+def test_float32_is_accurate_when_student_and_teacher_are_close(difference, temperature):
     student = normal(8, 1000, seed=0, dtype=torch.float32)
     teacher = student + difference * normal(8, 1000, seed=1, dtype=torch.float32)
     expected = reference.logit_loss(student, teacher, temperature)
     assert logit_loss(student, teacher, temperature).item() == pytest.approx(expected, rel=0.01)
-    if (difference, temperature) != (1.0, 20.0):  # the control: elsewhere, the usual sum is all rounding
+    if (difference, temperature) != (1.0, 20.0):  # control: elsewhere, rounding dominates the usual sum
         assert usual_kl(student, teacher, temperature) != pytest.approx(expected, rel=1.0)
 
 
@@ -86,8 +86,8 @@ def test_float32_losses_are_never_negative(difference, temperature, classes, see
 
 @pytest.mark.parametrize("teacher_logit", [-80.0, -90.0, -95.0, -103.0, -120.0, -torch.inf])
 @pytest.mark.parametrize("student_logit", [-100.0, 0.0, 200.0])
-def test_what_the_teacher_all_but_excludes_may_be_likely_for_the_student(student_logit, teacher_logit):
-    """The ratio of their probabilities overflows in float32, and the teacher's underflows."""
+def test_a_class_that_the_teacher_nearly_excludes_may_be_likely_for_the_student(student_logit, teacher_logit):
+    """In float32 the ratio of the probabilities overflows, and the teacher's probability underflows."""
     student, teacher = torch.tensor([[0.0, student_logit, 1.0]]), torch.tensor([[1.0, teacher_logit, 0.0]])
     expected = reference.logit_loss(student, teacher, 1.0)
     assert logit_loss(student, teacher).item() == pytest.approx(expected, rel=1e-6)
@@ -115,7 +115,7 @@ def test_gradients_are_exact(temperature):
 
 
 def test_the_gradient_hardly_depends_on_a_high_temperature():
-    """Why there is a factor of T²: without it, this ratio would be 1/100."""
+    """This is the purpose of the factor T²: without it, the ratio of the norms would be 1/100."""
     teacher = normal(4, 5, seed=1)
     norms = []
     for temperature in (50.0, 500.0):
@@ -169,7 +169,7 @@ def test_the_order_of_examples_does_not_matter(batch, seed):
         torch.testing.assert_close(s.grad[order], shuffled.grad, rtol=1e-10, atol=1e-14)
 
 
-def test_regression_loss_is_the_mean_of_squares():
+def test_regression_loss_is_the_mean_squared_error():
     student, teacher = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[0.0], [2.0], [1.0]])
     assert regression_loss(student, teacher).item() == pytest.approx((1 + 0 + 9) / 3)
     assert regression_loss(student[:, 0], teacher[:, 0]).item() == pytest.approx((1 + 0 + 9) / 3)
@@ -183,7 +183,7 @@ def test_regression_loss_is_the_mean_of_squares():
     [logit_loss, lambda s, t: span_loss((s, s), (t, t), 1.0, torch.ones(3, 4)), regression_loss],
     ids=["logit", "span", "regression"],
 )
-def test_a_teacher_run_in_inference_mode_will_do(loss):
+def test_a_teacher_run_in_inference_mode_is_accepted(loss):
     student, teacher = normal(3, 4, seed=0).requires_grad_(), normal(3, 4, seed=1)
     with torch.inference_mode():
         frozen = teacher * 1
@@ -192,17 +192,17 @@ def test_a_teacher_run_in_inference_mode_will_do(loss):
     assert torch.equal(plain, inference)
 
 
-def test_classes_excluded_with_minus_infinity_add_nothing():
+def test_classes_excluded_with_minus_infinity_contribute_nothing():
     student, teacher = normal(3, 4, seed=0), normal(3, 4, seed=1)
-    barred_student, barred_teacher = student.clone(), teacher.clone()
-    barred_student[:, 2] = barred_teacher[:, 2] = -torch.inf
-    barred_student.requires_grad_()
-    loss = logit_loss(barred_student, barred_teacher, 2.0)
+    masked_student, masked_teacher = student.clone(), teacher.clone()
+    masked_student[:, 2] = masked_teacher[:, 2] = -torch.inf
+    masked_student.requires_grad_()
+    loss = logit_loss(masked_student, masked_teacher, 2.0)
     keep = [0, 1, 3]
     assert loss.item() == pytest.approx(logit_loss(student[:, keep], teacher[:, keep], 2.0).item(), rel=1e-12)
     loss.backward()
-    assert torch.all(barred_student.grad[:, 2] == 0)
-    assert torch.all(torch.isfinite(barred_student.grad))
+    assert torch.all(masked_student.grad[:, 2] == 0)
+    assert torch.all(torch.isfinite(masked_student.grad))
 
 
 def test_no_gradient_reaches_the_teacher():

@@ -1,4 +1,4 @@
-"""The weighted sum: its presets, its parts, and what it leaves out."""
+"""DistillationLoss: presets, weighted sum, parts with weight zero, choice of the head's loss."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ def outputs(seed, logits):
     return Outputs(logits, hidden(4, 3, 4, 6, seed=seed))
 
 
-def test_the_presets_are_the_papers():
+def test_presets_have_the_weights_of_the_paper():
     weights = {name: DistillationLoss.preset(name) for name in ("squad", "glue", "gpt2")}
     assert {name: (loss.task, loss.logit, loss.token) for name, loss in weights.items()} == {
         "squad": (0.0, 1.0, 0.0),
@@ -47,7 +47,7 @@ def test_the_total_is_the_weighted_sum_of_the_parts(shape):
     assert parts.log() == pytest.approx(expected | {"logit": logit.item(), "token": token.item()})
 
 
-def test_gradients_are_the_weighted_sum_of_the_parts_gradients():
+def test_the_gradient_is_the_weighted_sum_of_the_gradients_of_the_parts():
     logits, layer = normal(3, 5, seed=0).requires_grad_(), normal(3, 4, 6, seed=1).requires_grad_()
     teacher = outputs(1, normal(3, 5, seed=2))
     student = Outputs(logits, [layer] * 4)
@@ -68,8 +68,8 @@ def test_gradients_are_the_weighted_sum_of_the_parts_gradients():
 
 
 @pytest.mark.parametrize("zero", ["task", "logit", "token"])
-def test_a_part_without_weight_is_not_computed(zero, monkeypatch):
-    """Its function is not called, so that even nan and nonsense cannot reach the total."""
+def test_a_part_with_weight_zero_is_not_computed(zero, monkeypatch):
+    """Its function is not even called, so invalid inputs cannot affect the total."""
     names = {"logit": "logit_loss", "token": "token_loss", "task": "_usable_task_loss"}
 
     def forbidden(*_):
@@ -79,14 +79,14 @@ def test_a_part_without_weight_is_not_computed(zero, monkeypatch):
     weights = {"task": 1.0, "logit": 1.0, "token": 1.0}
     student, teacher = outputs(0, normal(3, 5, seed=0)), outputs(1, normal(3, 5, seed=1))
     arguments = {"task_loss": torch.tensor(1.0), "mask": MASK}
-    with pytest.raises(AssertionError, match="was computed"):  # the control
+    with pytest.raises(AssertionError, match="was computed"):  # control: with a weight it is
         DistillationLoss(**weights)(student, teacher, **arguments)
     parts = DistillationLoss(**weights | {zero: 0.0})(student, teacher, **arguments)
     assert getattr(parts, zero) is None
     assert zero not in parts.log()
 
 
-def test_what_has_no_weight_may_be_missing_or_nan():
+def test_inputs_of_a_part_with_weight_zero_may_be_missing_or_nan():
     nan = torch.tensor(torch.nan)
     parts = DistillationLoss.preset("gpt2")(Outputs(), task_loss=torch.tensor(2.0))
     assert parts.log() == {"total": 2.0, "task": 2.0}
@@ -97,8 +97,8 @@ def test_what_has_no_weight_may_be_missing_or_nan():
     assert parts.log() == {"total": 0.0, "logit": 0.0}
 
 
-def test_a_regression_head_is_trained_without_the_task():
-    """With the glue preset λ1 is 0; a KL over one output is zero, and hidden states end before the head."""
+def test_a_regression_head_is_trained_without_the_task_loss():
+    """In the glue preset λ1 is 0, a KL over one output is zero, and hidden states do not involve the head."""
     student_hidden = hidden(3, 4, 5, 6, seed=0, dtype=torch.float32)
     teacher = Outputs(
         normal(4, 1, seed=1, dtype=torch.float32), hidden(3, 4, 5, 6, seed=1, dtype=torch.float32)
@@ -110,14 +110,14 @@ def test_a_regression_head_is_trained_without_the_task():
     assert head.weight.grad.norm() > 0.01
 
 
-def test_the_head_can_be_named():
+def test_the_head_can_be_chosen():
     student, teacher = Outputs(normal(3, 5, seed=0)), Outputs(normal(3, 5, seed=1))
     parts = DistillationLoss(0, 1, head="regression")(student, teacher)
     assert parts.logit == regression_loss(student.logits, teacher.logits)
     assert parts.logit != logit_loss(student.logits, teacher.logits)
 
 
-def test_padding_does_not_count_for_a_regression_of_each_token():
+def test_a_regression_per_token_ignores_padding():
     ours, theirs = normal(3, 4, 1, seed=0), normal(3, 4, 1, seed=1)
     loss = DistillationLoss(0, 1, head="regression")
     parts = loss(Outputs(ours), Outputs(theirs), mask=MASK)
@@ -126,14 +126,14 @@ def test_padding_does_not_count_for_a_regression_of_each_token():
     assert loss(Outputs(ours), Outputs(theirs)).logit.item() != pytest.approx(expected, rel=0.01)
 
 
-def test_the_total_is_float32_or_better():
+def test_the_total_is_float32_or_float64():
     half = normal(3, 5, seed=0, dtype=torch.bfloat16)
     parts = DistillationLoss(1, 1)(Outputs(half), Outputs(half.double()), task_loss=half.mean())
     assert parts.total.dtype == torch.float64
     assert parts.task.dtype == torch.float32
 
 
-def test_outputs_are_read_by_the_names_of_transformers():
+def test_outputs_are_read_by_the_names_that_transformers_uses():
     logits, start, end, states = torch.ones(1), torch.ones(2), torch.ones(3), (torch.ones(4),)
     assert Outputs.of(logits).logits is logits
     assert Outputs.of({"logits": logits, "loss": end}).logits is logits

@@ -1,4 +1,4 @@
-"""Whatever the inputs' dtype, losses are computed in float32 or better; and they keep no copies."""
+"""Losses are computed in at least float32 for any input dtype, and keep no copies of their inputs."""
 
 from collections.abc import Callable
 
@@ -38,12 +38,12 @@ def test_low_precision_inputs_are_computed_in_float32(name, student_dtype, teach
     loss.backward()
     exact.backward()
     assert student.grad.dtype == student_dtype
-    rounding = torch.finfo(student_dtype).eps  # once, of the result: steps in that dtype would add up to more
+    rounding = torch.finfo(student_dtype).eps  # only the result is rounded, not each step
     torch.testing.assert_close(student.grad.double(), exact_student.grad, rtol=rounding, atol=1e-7)
 
 
 class Allocations(TorchDispatchMode):
-    """Sizes, in elements, of all new tensors that operations return."""
+    """Record the number of elements of every new tensor that an operation returns."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Allocations(TorchDispatchMode):
 
 
 def stacked(student: list[Tensor], teacher: list[Tensor], mask: Tensor) -> Tensor:
-    """The plain implementation."""
+    """The obvious implementation: stack all layers."""
     lengths = (torch.stack(student[1:]) - torch.stack(teacher[1:])).norm(dim=-1) * mask
     return (lengths.sum(dim=(1, 2)) / mask.sum()).mean()
 
@@ -70,8 +70,12 @@ LAYOUTS: dict[str, Callable[[int], list[Tensor]]] = {  # five hidden states, eac
 }
 
 
-def watch(loss: Callable[..., Tensor], layout: str = "contiguous") -> tuple[int, int, list[int]]:
-    """Elements of the largest tensor the forward pass makes; of all it keeps; sizes in the backward pass."""
+def memory_use(loss: Callable[..., Tensor], layout: str = "contiguous") -> tuple[int, int, list[int]]:
+    """Run a loss forward and backward and record its memory, in elements.
+
+    Returns the size of the largest tensor that the forward pass allocates, the total size of the tensors that
+    it keeps, and the sizes of all tensors that the backward pass allocates, largest first.
+    """
     student = [tensor.requires_grad_() for tensor in LAYOUTS[layout](0)]
     teacher = LAYOUTS[layout](1)
     mask = torch.ones(4, 16, dtype=torch.long)
@@ -92,22 +96,22 @@ def watch(loss: Callable[..., Tensor], layout: str = "contiguous") -> tuple[int,
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_token_loss_makes_and_keeps_no_copy_of_a_layer(layout, monkeypatch):
+def test_token_loss_neither_allocates_nor_keeps_a_copy_of_a_layer(layout, monkeypatch):
     chunk = 256
     monkeypatch.setattr(rows_module, "_CPU_CHUNK", chunk)
     layer = 4 * 16 * 32
-    largest, kept, backward = watch(token_loss, layout)
+    largest, kept, backward = memory_use(token_loss, layout)
     assert largest <= chunk
     assert kept < chunk
-    # One gradient for each of four layers; autograd may copy none, some or all of them into .grad.
+    # Each of the four layers has one gradient, which autograd may or may not copy into .grad.
     assert all(size <= chunk or size == layer for size in backward)
     assert 4 <= sum(size == layer for size in backward) <= 8
 
 
-def test_the_plain_implementation_makes_and_keeps_them_all():
-    """The control."""
+def test_the_stacked_implementation_allocates_and_keeps_all_layers():
+    """Control: the measurement above would notice copies."""
     layer = 4 * 16 * 32
-    largest, kept, backward = watch(stacked)
+    largest, kept, backward = memory_use(stacked)
     assert largest == 4 * layer
     assert kept >= 4 * layer
     assert backward[0] == 4 * layer

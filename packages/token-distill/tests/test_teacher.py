@@ -1,4 +1,4 @@
-"""The teacher: no gradients, eval mode, other dtypes, and a cache that survives all but a new teacher."""
+"""Teacher: gradients, eval mode, dtype and device, and the cache of logits."""
 
 import logging
 
@@ -11,7 +11,7 @@ from torch import nn
 
 
 class Counting(nn.Module):
-    """Logits of each token, its start and end, or its class, and a count of calls."""
+    """Model with logits per token, per span or per example, which counts its calls."""
 
     def __init__(self, kind="classes"):
         super().__init__()
@@ -41,17 +41,17 @@ class Counting(nn.Module):
 IDS = torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
 
 
-def test_a_teacher_neither_trains_nor_is_trained():
+def test_a_teacher_runs_in_eval_mode_without_gradients():
     module = Counting().train()
     teacher = Teacher(module)
-    module.train()  # as a training loop does to what it finds
+    module.train()  # as a training loop may do
     first, second = teacher(IDS), teacher(ids=IDS)
     assert torch.equal(first.logits, second.logits)  # no dropout
     assert not module.built_a_graph
     assert not first.logits.requires_grad
     assert not any(states.requires_grad for states in first.hidden_states)
     module.train()
-    assert not torch.equal(module(IDS)["logits"], module(IDS)["logits"])  # the control
+    assert not torch.equal(module(IDS)["logits"], module(IDS)["logits"])  # control: dropout is active
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -69,7 +69,7 @@ def test_a_teacher_needs_a_floating_point_dtype():
         Teacher(Counting(), dtype=torch.int8)
 
 
-def test_a_teacher_brings_its_inputs_to_its_device():
+def test_a_teacher_moves_its_inputs_to_its_device():
     class Elsewhere(nn.Module):
         def forward(self, pair, *, extra):
             assert all(tensor.device.type == "meta" for tensor in (*pair, extra["deep"]))
@@ -79,7 +79,7 @@ def test_a_teacher_brings_its_inputs_to_its_device():
     assert outputs.logits.device.type == "cpu"
 
 
-def test_any_module_that_returns_logits_will_do():
+def test_any_module_that_returns_logits_can_be_a_teacher():
     assert Teacher(nn.Linear(3, 2))(torch.ones(4, 3)).logits.shape == (4, 2)
 
 
@@ -109,8 +109,8 @@ def parts_of(outputs):
 
 
 @given(masks(), seeds)
-def test_cached_spans_can_be_padded_otherwise(tmp_path_factory, mask, seed):
-    """The loss from cached logits is the same on whatever side, and however far, the batch is padded."""
+def test_cached_spans_can_be_padded_differently(tmp_path_factory, mask, seed):
+    """The loss on cached logits does not depend on the side and the amount of padding."""
     ids = torch.randint(50, mask.shape, generator=torch.Generator().manual_seed(seed))
     teacher = Teacher(Counting("span"), cache=tmp_path_factory.mktemp("cache"))
     examples = range(len(ids))
@@ -125,7 +125,7 @@ def test_cached_spans_can_be_padded_otherwise(tmp_path_factory, mask, seed):
 
 
 def test_two_teachers_may_share_a_cache(tmp_path):
-    """Each wrote the same examples, as two processes do that started together; a third reads either."""
+    """Two teachers write the same examples, as concurrent processes would; a third reads them."""
     module = Counting("span")
     pair = [Teacher(module, cache=tmp_path) for _ in range(2)]
     first, _ = (teacher.logits([0, 1, 2], None, IDS) for teacher in pair)
@@ -142,7 +142,7 @@ def test_logits_without_a_cache_are_computed():
     assert module.calls == 2
 
 
-def test_other_weights_are_refused(tmp_path):
+def test_a_cache_of_other_weights_raises(tmp_path):
     Teacher(Counting(), cache=tmp_path).logits([0, 1, 2], None, IDS)
     Teacher(Counting(), cache=tmp_path)  # the same weights
     trained = Counting()
@@ -157,17 +157,17 @@ def test_other_weights_are_refused(tmp_path):
         assert str(tmp_path) in str(error.value)
 
 
-def test_autocast_does_not_change_what_is_stored(tmp_path):
+def test_autocast_does_not_change_the_cached_logits(tmp_path):
     module = Counting()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         Teacher(module, cache=tmp_path).logits([0, 1, 2], None, IDS)
-        assert Teacher(module)(IDS).logits.dtype == torch.bfloat16  # the control
+        assert Teacher(module)(IDS).logits.dtype == torch.bfloat16  # control: without a cache it does
     again = Teacher(module, cache=tmp_path)
     assert torch.equal(again.logits([0, 1, 2], None, IDS).logits, Teacher(module)(IDS).logits)
     assert module.calls == 3  # the cache was read
 
 
-def test_what_a_module_keeps_beside_its_weights_does_not_matter(tmp_path):
+def test_extra_state_of_a_module_does_not_invalidate_the_cache(tmp_path):
     class WithExtraState(Counting):
         def get_extra_state(self):
             return {"steps": 7}
@@ -184,7 +184,7 @@ def test_what_a_module_keeps_beside_its_weights_does_not_matter(tmp_path):
 def test_ids_may_be_tensors(tmp_path):
     module = Counting()
     teacher = Teacher(module, cache=tmp_path)
-    first = teacher.logits(list(torch.tensor([3, 4, 5])), None, IDS).logits  # as a dataset's items have them
+    first = teacher.logits(list(torch.tensor([3, 4, 5])), None, IDS).logits  # a list of scalar tensors
     for examples in ([3, 4, 5], ["3", "4", "5"], torch.tensor([3, 4, 5])):
         assert torch.equal(teacher.logits(examples, None, IDS).logits, first)
     assert module.calls == 1
@@ -198,7 +198,7 @@ def test_an_empty_batch_writes_nothing(tmp_path):
 @pytest.mark.parametrize(
     "damage", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"x" * 99]
 )
-def test_a_file_that_cannot_be_read_is_computed_again(damage, tmp_path, caplog):
+def test_examples_of_an_unreadable_file_are_computed_again(damage, tmp_path, caplog):
     module = Counting()
     expected = Teacher(module, cache=tmp_path).logits([0, 1, 2], None, IDS).logits
     (file,) = tmp_path.iterdir()
@@ -212,7 +212,7 @@ def test_a_file_that_cannot_be_read_is_computed_again(damage, tmp_path, caplog):
     assert module.calls == 2
 
 
-def test_a_file_that_disappears_is_computed_again(tmp_path, caplog):
+def test_examples_of_a_deleted_file_are_computed_again(tmp_path, caplog):
     module = Counting()
     teacher = Teacher(module, cache=tmp_path)
     expected = teacher.logits([0, 1, 2], None, IDS).logits
@@ -222,7 +222,7 @@ def test_a_file_that_disappears_is_computed_again(tmp_path, caplog):
     assert "computed again" in caplog.text
 
 
-def test_a_write_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_no_file(tmp_path, monkeypatch):
     teacher = Teacher(Counting(), cache=tmp_path)
 
     def full(self, target):
@@ -234,7 +234,7 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ids_and_tokens_must_fit(tmp_path):
+def test_ids_mask_and_logits_must_fit(tmp_path):
     teacher = Teacher(Counting("tokens"), cache=tmp_path)
     mask = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0]])
     with pytest.raises(ValueError, match=r"2 example ids .* batch of 3"):

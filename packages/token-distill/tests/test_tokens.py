@@ -1,4 +1,4 @@
-"""The token loss against the paper's formula written out, and what must not change it."""
+"""Token loss: agreement with the formula of the paper, gradients and invariances."""
 
 import pytest
 import token_distill._rows as rows_module
@@ -14,14 +14,14 @@ DISTANCES = ["euclidean", "mse", "cosine"]
 
 @pytest.mark.parametrize("distance", DISTANCES)
 @given(mask=masks(), layers=st.sets(st.integers(0, 3), min_size=1).map(sorted), seed=seeds)
-def test_token_loss_is_the_formula(distance, mask, layers, seed):
+def test_token_loss_matches_the_formula(distance, mask, layers, seed):
     student, teacher = hidden(5, *mask.shape, 3, seed=seed), hidden(5, *mask.shape, 3, seed=seed + 1)
     expected = reference.token_loss(student, teacher, mask, layers, distance)
     loss = token_loss(student, teacher, mask, layers, distance)
     assert loss.item() == pytest.approx(expected, rel=1e-12)
 
 
-def test_the_embeddings_are_no_layer_and_pruned_layers_do_not_count():
+def test_embeddings_and_pruned_layers_are_ignored():
     student, teacher = hidden(4, 2, 3, 5, seed=0), hidden(4, 2, 3, 5, seed=1)
     everything = token_loss(student, teacher, None)
     student[0] = student[0] + 100
@@ -30,11 +30,11 @@ def test_the_embeddings_are_no_layer_and_pruned_layers_do_not_count():
     without_layer_1 = token_loss(student, teacher, None, layers=[0, 2])
     student[2] = student[2] + 100  # the output of layer 1
     assert token_loss(student, teacher, None, layers=[2, 0]).item() == pytest.approx(without_layer_1.item())
-    assert token_loss(student, teacher, None) > everything + 10  # the control
+    assert token_loss(student, teacher, None) > everything + 10  # control: layer 1 matters if it is compared
 
 
-def test_unequal_padding_weighs_tokens_not_examples():
-    """The mean is over all tokens of the batch, as in the paper; a mean of examples' means is another."""
+def test_every_token_has_the_same_weight_whatever_the_padding():
+    """The mean is over all tokens of the batch, as in the paper, and not over the means of the examples."""
     student, teacher = hidden(2, 2, 4, 3, seed=0), hidden(2, 2, 4, 3, seed=1)
     mask = torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0]])
     lengths = (student[1] - teacher[1]).norm(dim=-1)
@@ -45,7 +45,7 @@ def test_unequal_padding_weighs_tokens_not_examples():
 
 @pytest.mark.parametrize("distance", DISTANCES)
 @pytest.mark.parametrize("chunk", [1, 7, 10**6])
-def test_gradients_are_exact_however_rows_are_chunked(distance, chunk, monkeypatch):
+def test_gradients_are_exact_for_any_chunk_size(distance, chunk, monkeypatch):
     monkeypatch.setattr(rows_module, "_CPU_CHUNK", chunk)
     student, teacher = hidden(4, 2, 3, 3, seed=0), hidden(4, 2, 3, 3, seed=1)
     inputs = tuple(tensor.requires_grad_() for tensor in student)
@@ -105,14 +105,14 @@ def test_gradients_are_finite_where_student_equals_teacher(distance, value):
         torch.testing.assert_close(tensor.grad, torch.zeros(2, 3, 4), rtol=0, atol=1e-6)
 
 
-def test_the_usual_formula_has_no_finite_gradient_there():
-    """The control: what a square root of a sum gives where student equals teacher."""
+def test_the_usual_formula_has_no_finite_gradient_where_student_equals_teacher():
+    """Control: the square root of a sum of squares has gradient nan at zero."""
     same = torch.ones(2, 3, requires_grad=True)
     (same - torch.ones(2, 3)).square().sum(-1).sqrt().mean().backward()
     assert torch.all(torch.isnan(same.grad))
 
 
-def test_a_teacher_run_in_inference_mode_will_do():
+def test_a_teacher_run_in_inference_mode_is_accepted():
     student = [tensor.requires_grad_() for tensor in hidden(3, 2, 3, 4, seed=0)]
     teacher = hidden(3, 2, 3, 4, seed=1)
     with torch.inference_mode():
@@ -133,7 +133,7 @@ def test_a_teacher_run_in_inference_mode_will_do():
     ],
     ids=["tokens first", "without the first token", "tokens last"],
 )
-def test_any_memory_layout_will_do(laid_out, mask, monkeypatch):
+def test_the_memory_layout_does_not_matter(laid_out, mask, monkeypatch):
     monkeypatch.setattr(rows_module, "_CPU_CHUNK", 4 * 4)  # more than one chunk, the last not full
     student, teacher = hidden(3, 2, 3, 4, seed=0), hidden(3, 2, 3, 4, seed=1)
     turned, their_turned = ([laid_out(tensor) for tensor in tensors] for tensors in (student, teacher))

@@ -1,4 +1,4 @@
-"""What it is all for: on few examples, a student learns more from a teacher than from the labels."""
+"""Distillation works: with few examples, a student learns more from a teacher than from the labels."""
 
 import functools
 
@@ -12,7 +12,7 @@ VOCABULARY, LENGTH, CLASSES, HIDDEN = 24, 10, 3, 16
 
 
 class Layer(nn.Module):
-    """A residual layer whose inner width may be pruned; it mixes each token with the mean of all."""
+    """Residual layer of a given inner width; it combines each token with the mean of all tokens."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Layer(nn.Module):
 
 
 class Classifier(nn.Module):
-    """Two layers between an embedding and a head, of the hidden size that all students keep."""
+    """Embedding, two layers and a classification head; the hidden size is the same for all widths."""
 
     def __init__(self, width: int, seed: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Classifier(nn.Module):
 
 
 def examples(count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens, mask and label; the label is the kind of token (id modulo classes) that is there most often."""
+    """Tokens, mask and labels; the label is the most frequent kind of token (id modulo number of classes)."""
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(VOCABULARY, (count, LENGTH), generator=generator)
     lengths = torch.randint(LENGTH // 2, LENGTH + 1, (count, 1), generator=generator)
@@ -94,4 +94,4 @@ def test_a_teacher_helps_on_few_examples(seed):
         results[name] = validation_loss(student)
     assert results["token and logit"] < results["task"]
     assert results["token and logit"] < results["logit"]
-    assert results["token and logit"] < results["untrained teacher"]  # the control: what it says must matter
+    assert results["token and logit"] < results["untrained teacher"]  # control: the teacher must be good

@@ -1,4 +1,4 @@
-"""The losses written out with loops over plain numbers, and batches to try them on."""
+"""Reference implementations of the losses with plain loops, and generators of test data."""
 
 import math
 
@@ -20,7 +20,7 @@ def kl(student: list[float], teacher: list[float], temperature: float) -> float:
 
 
 def logit_loss(student: Tensor, teacher: Tensor, temperature: float, mask: Tensor | None = None) -> float:
-    """Over (batch, classes) or (batch, tokens, classes)."""
+    """Mean KL of logits (batch, classes) or (batch, tokens, classes)."""
     if mask is None:
         mask = torch.ones(student.shape[:-1])
     rows = zip(student.flatten(0, -2).tolist(), teacher.flatten(0, -2).tolist(), mask.flatten(), strict=True)
