@@ -1,4 +1,4 @@
-"""A clock that stands still until told, and work that moves it by known amounts."""
+"""Fake clock that only advances when work is done, and callables that advance it by known amounts."""
 
 import itertools
 from collections.abc import Callable, Iterable
@@ -19,11 +19,11 @@ class FakeClock:
         return self.time - start
 
     def work(self, *seconds: float) -> Callable[..., None]:
-        """A callable that takes these times in turn, over and over; any arguments are ignored."""
+        """Return a callable that takes these times in turn, cyclically; it ignores its arguments."""
         return self.work_by(itertools.cycle(seconds))
 
     def work_by(self, seconds: Iterable[float]) -> Callable[..., None]:
-        """A callable that takes the times of an endless iterable."""
+        """Return a callable that takes the times of an iterable in turn; it ignores its arguments."""
         times = iter(seconds)
 
         def run(*args: object) -> None:

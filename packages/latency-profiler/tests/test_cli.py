@@ -1,4 +1,4 @@
-"""The command line, end to end, and its errors: one line, no traceback."""
+"""The command line, end to end, and its one-line error messages."""
 
 import re
 import runpy
@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from latency_profiler import Environment, LatencyCurve, LatencyTable, _half
 from latency_profiler.cli import main
 
-SOON = ["--max-seconds", "0.05", "--min-rounds", "5", "--threads", "1"]
+QUICK = ["--max-seconds", "0.05", "--min-rounds", "5", "--threads", "1"]
 FACTORIES = """
 import torch
 
@@ -34,7 +34,7 @@ constant = 3
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Every test has a working folder with a module of factories, and leaves no trace of it."""
+    """Run each test in a temporary working folder that contains a module of factories."""
     (tmp_path / "latency_profiler_factories.py").write_text(FACTORIES)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -46,7 +46,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, arguments)
 
 
-def table(name: str, curves: dict[str, LatencyCurve], **changes: object) -> None:
+def save_table(name: str, curves: dict[str, LatencyCurve], **changes: object) -> None:
     environment = Environment.current(batch_size=8, threads=1)
     values = {**environment.to_dict(), **changes}
     LatencyTable(Environment.from_dict(values), 0.0, curves).save(name)
@@ -56,7 +56,7 @@ V100 = LatencyCurve((3072, 302, 33), (14.8, 14.8 / 6.9, 1.0))
 A100 = LatencyCurve((3072, 302, 33), (4.4, 4.4 / 3.1, 1.0))
 
 
-def test_a_factory_of_the_working_folder_is_profiled() -> None:
+def test_factory_in_the_working_folder_is_profiled() -> None:
     result = run(
         "run",
         "latency_profiler_factories:build",
@@ -66,7 +66,7 @@ def test_a_factory_of_the_working_folder_is_profiled() -> None:
         "2x3x8",
         "-o",
         "out.json",
-        *SOON,
+        *QUICK,
     )
     assert result.exit_code == 0, result.output
     assert "saved out.json" in result.stdout
@@ -77,22 +77,24 @@ def test_a_factory_of_the_working_folder_is_profiled() -> None:
     assert environment.details == {"inputs": "2x3x8"}
 
 
-def test_ready_blocks_are_profiled_with_their_options() -> None:
+def test_built_in_blocks_are_profiled_with_their_options() -> None:
     sizes = ["--hidden", "12", "--heads", "3", "--intermediate", "8", "--batch", "2", "--sequence", "4"]
-    assert run("run", "transformer_layer", *sizes, "--clock", "cpu", "-o", "layer.json", *SOON).exit_code == 0
+    assert (
+        run("run", "transformer_layer", *sizes, "--clock", "cpu", "-o", "layer.json", *QUICK).exit_code == 0
+    )
     layer = LatencyTable.load("layer.json")
     assert layer.curves["attention"].sizes == (3, 2, 1, 0)
     assert layer.curves["ffn"].sizes[:3] == (8, 7, 6)
     assert (layer.environment.clock, layer.environment.batch_size) == ("cpu", 2)
     result = run(
-        "run", "transformer_ffn", *sizes, "--sizes", "8,0", "--name", "mlp", "--dtype", "float64", *SOON
+        "run", "transformer_ffn", *sizes, "--sizes", "8,0", "--name", "mlp", "--dtype", "float64", *QUICK
     )
     assert result.exit_code == 0, result.output
     assert LatencyTable.load("latency.json").curves["mlp"].sizes == (8, 0)
 
 
-def test_the_example_of_every_help_runs() -> None:
-    """In the order run, show, plot, diff, so that each finds what the one before has made."""
+def test_examples_in_the_help_texts_run() -> None:
+    """The examples run in this order because show, plot and diff need the table that run saves."""
     for command in ("run", "show", "plot", "diff"):
         page = " ".join(run(command, "--help").output.split())
         example = re.search(r"Example: latency-profiler (.*)$", page)
@@ -103,9 +105,9 @@ def test_the_example_of_every_help_runs() -> None:
     assert Path("latency.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_show_has_the_papers_speedups_side_by_side() -> None:
-    table("v100.json", {"ffn": V100, "attention": LatencyCurve((12, 0), (2.0, 1.0))})
-    table("a100.json", {"ffn": A100})
+def test_show_prints_the_speedups_of_several_tables_side_by_side() -> None:
+    save_table("v100.json", {"ffn": V100, "attention": LatencyCurve((12, 0), (2.0, 1.0))})
+    save_table("a100.json", {"ffn": A100})
     result = run("show", "v100.json", "a100.json")
     assert result.exit_code == 0, result.output
     row = next(line for line in result.stdout.splitlines() if re.search(r"\b302\b", line))
@@ -115,9 +117,9 @@ def test_show_has_the_papers_speedups_side_by_side() -> None:
     assert re.findall(r"([\d.]+)x", alone) == ["1.0", "3.1", "4.4"]
 
 
-def test_names_with_brackets_are_printed_as_they_are() -> None:
-    table("[red].json", {"[/bold]": V100}, details={"cache": "[/dim]"})
-    table("other.json", {"ffn": V100})
+def test_names_with_brackets_are_printed_literally() -> None:
+    save_table("[red].json", {"[/bold]": V100}, details={"cache": "[/dim]"})
+    save_table("other.json", {"ffn": V100})
     result = run("show", "[red].json", "other.json")
     assert result.exit_code == 0, result.output
     assert "[red] " in result.stdout
@@ -127,87 +129,89 @@ def test_names_with_brackets_are_printed_as_they_are() -> None:
     assert "[/bold]: only in [red].json" in changes
 
 
-def test_diff_says_what_changed() -> None:
-    table("before.json", {"ffn": LatencyCurve((4, 2, 0), (4.0, 2.0, 1.0)), "old": V100})
-    table("after.json", {"ffn": LatencyCurve((4, 2), (5.0, 2.0)), "new": V100}, threads=2, load_average=9.0)
+def test_diff_shows_changes_in_environment_and_times() -> None:
+    save_table("before.json", {"ffn": LatencyCurve((4, 2, 0), (4.0, 2.0, 1.0)), "old": V100})
+    save_table(
+        "after.json", {"ffn": LatencyCurve((4, 2), (5.0, 2.0)), "new": V100}, threads=2, load_average=9.0
+    )
     result = run("diff", "before.json", "after.json")
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert "  threads: 1 → 2" in lines
     assert "load" not in result.stdout
     assert re.findall(r"[+-][\d.]+%", result.stdout) == ["+25.0%", "+0.0%"]
-    assert "ffn: 12.5% at the median size, 25.0% at the worst; 1 sizes are in one table only" in lines
+    assert "ffn: median change 12.5%, largest change 25.0%; sizes in only one table: 1" in lines
     assert "old: only in before.json" in lines
     assert "new: only in after.json" in lines
-    assert "environment: the same" in run("diff", "before.json", "before.json").stdout
+    assert "environment: no differences" in run("diff", "before.json", "before.json").stdout
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
-def test_plots_of_several_tables(ending: str) -> None:
-    table("v100.json", {"ffn": V100})
-    table("a100.json", {"ffn": A100, "attention": LatencyCurve((12, 0), (2.0, 1.0))})
+def test_several_tables_are_plotted(ending: str) -> None:
+    save_table("v100.json", {"ffn": V100})
+    save_table("a100.json", {"ffn": A100, "attention": LatencyCurve((12, 0), (2.0, 1.0))})
     result = run("plot", "v100.json", "a100.json", "-o", f"figure.{ending}")
     assert result.exit_code == 0, result.output
     assert Path(f"figure.{ending}").stat().st_size > 5000
 
 
-def test_curves_of_one_size_are_drawn() -> None:
-    table("odd.json", {"whole": LatencyCurve((1,), (2.0,)), "gone": LatencyCurve((0,), (0.0,))})
+def test_curves_with_a_single_size_are_plotted() -> None:
+    save_table("odd.json", {"whole": LatencyCurve((1,), (2.0,)), "gone": LatencyCurve((0,), (0.0,))})
     result = run("plot", "odd.json")
     assert result.exit_code == 0, result.output
 
 
-def test_plots_have_known_endings() -> None:
-    table("v100.json", {"ffn": V100})
+def test_unknown_file_endings_of_plots_are_reported() -> None:
+    save_table("v100.json", {"ffn": V100})
     result = run("plot", "v100.json", "-o", "figure.doc")
     assert result.exit_code == 2
-    assert result.stderr == "Error: figure.doc is no .png, .svg, .pdf file; choose such an ending\n"
+    assert result.stderr == "Error: cannot draw to figure.doc; use a file ending in .png, .svg, .pdf\n"
 
 
-def test_plot_without_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    table("v100.json", {"ffn": V100})
+def test_plot_without_matplotlib_suggests_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    save_table("v100.json", {"ffn": V100})
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     result = run("plot", "v100.json")
     assert result.exit_code == 2
-    assert result.stderr == "Error: plots need matplotlib; pip install latency-profiler[plot]\n"
+    assert result.stderr == "Error: plots need matplotlib; run: pip install latency-profiler[plot]\n"
 
 
-OWN = ("--sizes", "2,0", "--shape", "2x8", *SOON)
+SMALL = ("--sizes", "2,0", "--shape", "2x8", *QUICK)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (
-            ("run", "latency_profiler_factories:raises", *OWN),
+            ("run", "latency_profiler_factories:raises", *SMALL),
             1,
-            "build(2) raises RuntimeError: no such size; ",
+            "build(2) raised RuntimeError: no such size; ",
         ),
         (
-            ("run", "latency_profiler_factories:number", *OWN),
+            ("run", "latency_profiler_factories:number", *SMALL),
             1,
-            "build(2) returns int, which cannot be called",
+            "build(2) returned int, which is not callable",
         ),
         (
-            ("run", "latency_profiler_factories:infinite", *OWN),
+            ("run", "latency_profiler_factories:infinite", *SMALL),
             1,
-            "build(2) returns values that are not finite",
+            "build(2) returned non-finite values",
         ),
         (
-            ("run", "latency_profiler_factories:constant", *OWN),
+            ("run", "latency_profiler_factories:constant", *SMALL),
             1,
-            "constant in latency_profiler_factories cannot",
+            "constant in latency_profiler_factories is not callable",
         ),
         (
-            ("run", "latency_profiler_factories:none", *OWN),
+            ("run", "latency_profiler_factories:none", *SMALL),
             1,
             "none in latency_profiler_factories does not exist",
         ),
-        (("run", "no_such_module:build", *OWN), 1, "cannot import no_such_module: ModuleNotFoundError"),
+        (("run", "no_such_module:build", *SMALL), 1, "cannot import no_such_module: ModuleNotFoundError"),
         (
-            ("run", "transformer_lair", *OWN),
+            ("run", "transformer_lair", *SMALL),
             1,
-            "'transformer_lair' names no factory; write package.module:function",
+            "'transformer_lair' is not the name of a factory; use package.module:function",
         ),
         (("run", "a:b", "--sizes", "0,3,1", "--shape", "2x8"), 1, "cannot import a"),
         (
@@ -223,29 +227,37 @@ OWN = ("--sizes", "2,0", "--shape", "2x8", *SOON)
         (
             ("run", "latency_profiler_factories:build", "--sizes", "2", "--shape", "2by8"),
             2,
-            "shape '2by8' cannot",
+            "cannot parse shape '2by8'",
         ),
         (
             ("run", "latency_profiler_factories:build", "--sizes", "2", "--shape", "2x7"),
             1,
-            "cannot be called with",
+            "failed when called with",
         ),
-        (("run", "latency_profiler_factories:build"), 2, "needs sizes and input shapes; add --sizes"),
-        (("run", "latency_profiler_factories:build", *OWN, "--heads", "2"), 2, "--heads does not go with"),
         (
-            ("run", "latency_profiler_factories:build", *OWN, "--device", "moon"),
+            ("run", "latency_profiler_factories:build"),
+            2,
+            "needs sizes and input shapes; add options such as --sizes",
+        ),
+        (
+            ("run", "latency_profiler_factories:build", *SMALL, "--heads", "2"),
+            2,
+            "--heads cannot be used with",
+        ),
+        (
+            ("run", "latency_profiler_factories:build", *SMALL, "--device", "moon"),
             2,
             "device 'moon' cannot be used",
         ),
-        (("run", "latency_profiler_factories:build", *OWN, "--rel-error", "0"), 2, "rel_error is 0.0"),
+        (("run", "latency_profiler_factories:build", *SMALL, "--rel-error", "0"), 2, "rel_error is 0.0"),
         (
-            ("run", "latency_profiler_factories:build", *OWN, "-o", "no/out.json"),
+            ("run", "latency_profiler_factories:build", *SMALL, "-o", "no/out.json"),
             2,
             "cannot write no/out.json",
         ),
-        (("run", "transformer_ffn", "--shape", "2x8"), 2, "--shape does not go with transformer_ffn"),
-        (("run", "transformer_layer", "--sizes", "2,0"), 2, "--sizes does not go with transformer_layer"),
-        (("run", "transformer_layer", "--name", "x"), 2, "--name does not go with transformer_layer"),
+        (("run", "transformer_ffn", "--shape", "2x8"), 2, "--shape cannot be used with transformer_ffn"),
+        (("run", "transformer_layer", "--sizes", "2,0"), 2, "--sizes cannot be used with transformer_layer"),
+        (("run", "transformer_layer", "--name", "x"), 2, "--name cannot be used with transformer_layer"),
         (("run", "transformer_attention", "--heads", "7"), 2, "hidden size 768 is not a multiple of 7 heads"),
         (("show", "none.json"), 1, "cannot read none.json: No such file"),
         (("show", "latency_profiler_factories.py"), 1, "latency_profiler_factories.py is not JSON"),
@@ -253,27 +265,29 @@ OWN = ("--sizes", "2,0", "--shape", "2x8", *SOON)
         (("diff", "none.json", "none.json"), 1, "cannot read none.json"),
     ],
 )
-def test_errors_are_one_line_with_a_hint(arguments: tuple[str, ...], code: int, said: str) -> None:
+def test_errors_are_one_line_with_a_hint(arguments: tuple[str, ...], code: int, message: str) -> None:
     result = run(*arguments)
     assert result.exit_code == code, result.output
-    assert said in result.stderr
+    assert message in result.stderr
     assert result.stderr.startswith("Error: ")
     assert "; " in result.stderr
     assert result.stderr.count("\n") == 1
     assert not list(Path.cwd().glob("*.json"))
 
 
-def test_half_precision_that_would_kill_the_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_precision_that_would_kill_the_process_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_half, "_PROBE", "import os, signal; os.kill(os.getpid(), signal.SIGILL)  # {}")
-    result = run("run", "transformer_ffn", "--dtype", "bfloat16", *SOON)
+    result = run("run", "transformer_ffn", "--dtype", "bfloat16", *QUICK)
     assert result.exit_code == 2
-    assert "bfloat16 does not work on this CPU: a trial ended with code -4; use float32" in result.stderr
+    assert (
+        "bfloat16 does not work on this CPU: a test process ended with code -4; use float32" in result.stderr
+    )
     _half.check_half_precision(torch.float32, torch.device("cpu"))
     monkeypatch.setattr(_half, "_PROBE", "pass  # {}")
     _half.check_half_precision(torch.bfloat16, torch.device("cpu"))
 
 
-def test_the_module_is_the_command(
+def test_package_runs_as_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["latency_profiler", "--help"])

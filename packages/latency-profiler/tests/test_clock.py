@@ -1,4 +1,4 @@
-"""The real clocks, only where nothing depends on their value, and the order of events on a device."""
+"""Real clocks, where the result does not depend on their exact values, and the order of device events."""
 
 import time
 
@@ -13,7 +13,7 @@ def test_sleep_takes_wall_time_and_no_cpu_time() -> None:
     assert CpuClock().elapsed(lambda: time.sleep(0.05)) < 0.05
 
 
-def test_names_lead_to_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_names_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
     assert type(resolve_clock("wall", cpu)) is WallClock
@@ -23,8 +23,8 @@ def test_names_lead_to_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
         resolve_clock("cpu", cuda)
 
 
-def test_a_device_is_idle_before_and_waited_for_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    happened: list[str] = []
+def test_device_is_synchronised_before_and_after_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
     device = torch.device("cuda", 1)
 
     class Event:
@@ -36,10 +36,10 @@ def test_a_device_is_idle_before_and_waited_for_after(monkeypatch: pytest.Monkey
             self.name = f"event {Event.made}"
 
         def record(self, stream: str) -> None:
-            happened.append(f"{self.name} recorded on {stream}")
+            log.append(f"{self.name} recorded on {stream}")
 
         def synchronize(self) -> None:
-            happened.append(f"{self.name} reached")
+            log.append(f"{self.name} reached")
 
         def elapsed_time(self, end: "Event") -> float:
             assert (self.name, end.name) == ("event 1", "event 2")
@@ -47,9 +47,9 @@ def test_a_device_is_idle_before_and_waited_for_after(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(torch, "Event", Event)
     monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: f"stream of {device}")
-    monkeypatch.setattr(torch.accelerator, "synchronize", lambda device: happened.append(f"{device} idle"))
-    assert DeviceClock(device).elapsed(lambda: happened.append("work")) == 0.25
-    assert happened == [
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda device: log.append(f"{device} idle"))
+    assert DeviceClock(device).elapsed(lambda: log.append("work")) == 0.25
+    assert log == [
         "cuda:1 idle",
         "event 1 recorded on stream of cuda:1",
         "work",

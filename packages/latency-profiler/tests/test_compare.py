@@ -1,4 +1,4 @@
-"""Ratios between variants, on a clock whose weather is known."""
+"""Ratios between variants, on a fake clock with known load."""
 
 import itertools
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from latency_profiler import OptionError, compare, measure
-from latency_profiler._statistics import interval, percentile_20, resampled
+from latency_profiler._statistics import bootstrap, interval, percentile_20
 from latency_profiler_clock import FakeClock
 
 
@@ -28,7 +28,7 @@ def test_constant_work_gives_the_exact_ratio() -> None:
     assert (result.samples.shape, result.stopped) == ((60, 3), "rel_error")
 
 
-def test_the_ratio_is_that_of_the_20th_percentiles() -> None:
+def test_ratio_is_between_20th_percentiles() -> None:
     clock = FakeClock()
     result = compare(
         {"f": clock.work(1.0, 2.0, 3.0, 9.0, 27.0), "g": clock.work(2.0, 3.0, 5.0, 7.0)},
@@ -39,7 +39,7 @@ def test_the_ratio_is_that_of_the_20th_percentiles() -> None:
     assert result.ratio("g").value == g / f
 
 
-def test_every_round_runs_every_variant_once_in_changing_order() -> None:
+def test_every_round_runs_every_variant_once_in_random_order() -> None:
     clock = FakeClock()
     order: list[str] = []
 
@@ -60,18 +60,18 @@ def test_every_round_runs_every_variant_once_in_changing_order() -> None:
 
 
 def drifting(clock: FakeClock, seconds: float) -> Iterator[float]:
-    """Work on a machine that grows slower: at 100 s it takes twice as long as at the start."""
+    """Yield times on a machine that slows down: at 100 s work takes twice as long as at the start."""
     while True:
         yield seconds * (1 + clock.time / 100)
 
 
-def test_drift_falls_on_all_variants_alike_while_one_after_the_other_they_would_differ() -> None:
+def test_drift_cancels_in_interleaved_rounds() -> None:
     clock = FakeClock()
     variants = {"f": clock.work_by(drifting(clock, 0.1)), "same": clock.work_by(drifting(clock, 0.1))}
     ratio = compare(variants, clock=clock, max_seconds=30).ratio("same")
     assert 1.0 in ratio
     assert ratio.value == pytest.approx(1.0, abs=0.01)
-    # The control: the same work, measured in turn, seems to be much slower the second time.
+    # Control: measured one after the other, the same work seems much slower the second time.
     clock = FakeClock()
     first, second = (
         measure(clock.work_by(drifting(clock, 0.1)), clock=clock, max_seconds=15, rel_error=1e-9)
@@ -81,13 +81,13 @@ def test_drift_falls_on_all_variants_alike_while_one_after_the_other_they_would_
 
 
 def noisy(generator: np.random.Generator, seconds: float) -> Iterator[float]:
-    """Work beside neighbours: a little noise always, and often a long wait."""
+    """Yield times on a busy machine: always a little noise, and often a long wait."""
     while True:
         wait = generator.exponential(0.5) if generator.random() < 0.3 else 0.0
         yield seconds * (generator.lognormal(0.0, 0.02) + wait)
 
 
-def test_intervals_of_noisy_work_hold_the_true_ratio() -> None:
+def test_intervals_of_noisy_work_contain_the_true_ratio() -> None:
     inside = {1.0: 0, 1.05: 0}
     wrong_value_inside = 0
     for seed, true in itertools.product(range(60), inside):
@@ -101,11 +101,14 @@ def test_intervals_of_noisy_work_hold_the_true_ratio() -> None:
         wrong_value_inside += (2.05 - true) in ratio
     assert inside[1.0] >= 57
     assert inside[1.05] >= 57
-    assert wrong_value_inside <= 6  # an interval that holds everything would pass the lines above
+    assert wrong_value_inside <= 6  # very wide intervals would pass the assertions above, but not this one
 
 
-def test_stops_when_the_ratios_are_precise_although_the_times_are_not() -> None:
-    """Rounds differ threefold; both variants of a round alike (warm-up is an even number of calls)."""
+def test_stops_when_the_ratios_are_precise_even_if_the_times_are_not() -> None:
+    """Speeds vary threefold between rounds and are equal within a round.
+
+    Each speed is used for two calls, and the warm-up is an even number of calls, so rounds stay aligned.
+    """
     clock, generator = FakeClock(), np.random.default_rng(0)
     speeds = itertools.chain.from_iterable(
         itertools.repeat(generator.uniform(1, 3), 2) for _ in itertools.count()
@@ -117,7 +120,7 @@ def test_stops_when_the_ratios_are_precise_although_the_times_are_not() -> None:
     assert result.ratio("g").value == pytest.approx(1.0, abs=0.01)
 
 
-def test_the_time_limit_is_kept_and_said() -> None:
+def test_time_limit_is_respected_and_reported() -> None:
     clock, generator = FakeClock(), np.random.default_rng(0)
     variants = {name: clock.work_by(noisy(generator, 1.0)) for name in "fg"}
     result = compare(variants, clock=clock, rel_error=1e-6, max_seconds=200)
@@ -126,27 +129,27 @@ def test_the_time_limit_is_kept_and_said() -> None:
 
 
 def test_neighbouring_rounds_are_resampled_together() -> None:
-    """Slow minutes: blocks of rounds are alike, and the interval must be wider than for shuffled rounds."""
+    """If neighbouring rounds are alike, the interval must be wider than for the same rounds shuffled."""
     generator = np.random.default_rng(0)
-    slow_minutes = np.repeat(generator.normal(10.0, 1.0, size=64), 8)[:, None]
-    shuffled = generator.permutation(slow_minutes)
+    correlated = np.repeat(generator.normal(10.0, 1.0, size=64), 8)[:, None]
+    shuffled = generator.permutation(correlated)
 
     def width(samples: np.ndarray) -> float:
-        low, high = interval(resampled([samples], percentile_20), 0.95)
+        low, high = interval(bootstrap([samples], percentile_20), 0.95)
         return float(high[0] - low[0])
 
-    assert width(slow_minutes) > 1.5 * width(shuffled)
+    assert width(correlated) > 1.5 * width(shuffled)
 
 
-def test_many_rounds_are_resampled_in_pieces_of_memory() -> None:
+def test_many_rounds_are_resampled_in_chunks() -> None:
     samples = np.random.default_rng(0).normal(10.0, 1.0, size=(20_000, 1))
-    low, high = interval(resampled([samples], percentile_20), 0.99)
+    low, high = interval(bootstrap([samples], percentile_20), 0.99)
     true = 10.0 - 0.8416  # the 20th percentile of the normal distribution
     assert low[0] < true < high[0]
     assert high[0] - low[0] < 0.1
 
 
-def test_inputs_are_made_outside_the_timing_and_afresh_for_each_call() -> None:
+def test_inputs_are_made_anew_for_each_call_and_not_timed() -> None:
     clock = FakeClock()
     made, used = [], []
 
@@ -157,7 +160,7 @@ def test_inputs_are_made_outside_the_timing_and_afresh_for_each_call() -> None:
 
     def work(value: int) -> None:
         used.append(value)
-        clock.time += 2.0**-11  # needs three calls a sample
+        clock.time += 2.0**-11  # a sample needs three calls
 
     result = compare({"f": work, "g": work}, inputs, clock=clock, max_seconds=1e6)
     assert result["f"].seconds == 2.0**-11
@@ -165,13 +168,13 @@ def test_inputs_are_made_outside_the_timing_and_afresh_for_each_call() -> None:
     assert len(set(used)) == len(used)
 
 
-def test_a_tensor_is_one_argument_and_modules_may_be_compared_on_the_real_clock() -> None:
+def test_modules_are_compared_on_a_tensor_with_the_real_clock() -> None:
     model = torch.nn.Linear(8, 8)
     result = compare({"a": model, "b": model}, torch.ones(2, 8), max_seconds=0.2)
     assert result["a"].seconds > 0
 
 
-def test_prints_itself() -> None:
+def test_comparison_as_text() -> None:
     clock = FakeClock()
     result = compare({"dense": clock.work(0.5), "pruned": clock.work(0.25)}, clock=clock)
     assert repr(result).splitlines() == [
@@ -181,12 +184,12 @@ def test_prints_itself() -> None:
     ]
 
 
-def test_bad_input_is_named() -> None:
+def test_invalid_arguments_are_reported() -> None:
     clock = FakeClock()
-    with pytest.raises(OptionError, match="nothing to compare: 1 variants; give two"):
+    with pytest.raises(OptionError, match="compare needs at least two variants, got 1; add a variant"):
         compare({"f": clock.work(1.0)}, clock=clock)
     with pytest.raises(OptionError, match="inputs is a list; use a tensor"):
         compare({"f": clock.work(1.0), "g": clock.work(1.0)}, [1], clock=clock)  # type: ignore[arg-type]
     result = compare({"f": clock.work(1.0), "g": clock.work(1.0)}, clock=clock)
-    with pytest.raises(OptionError, match="there is no variant 'h'; use one of 'f', 'g'"):
+    with pytest.raises(OptionError, match="unknown variant 'h'; use one of 'f', 'g'"):
         result.ratio("h")

@@ -1,11 +1,11 @@
-"""Freed memory stays with the process while it is measured."""
+"""Freed memory stays in the process during a measurement."""
 
 import subprocess
 import sys
 
 import pytest
 
-# The thresholds are set to glibc's first ones, which then no longer move by themselves.
+# Setting the thresholds, here to their initial values in glibc, stops glibc from adapting them.
 PROGRAM = """
 import ctypes, resource, sys
 from contextlib import nullcontext
@@ -14,9 +14,9 @@ from latency_profiler import _memory
 
 for threshold in (_memory.M_MMAP_THRESHOLD, _memory.M_TRIM_THRESHOLD):
     ctypes.CDLL(None).mallopt(threshold, 128 * 1024)
-with _memory.kept_memory() if sys.argv[1] == "kept" else nullcontext():
+with _memory.keep_freed_memory() if sys.argv[1] == "kept" else nullcontext():
     for turn in range(30):
-        if turn == 10:  # the first ones are the warm-up
+        if turn == 10:  # the first ten turns are the warm-up
             before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         tensors = [torch.full((2**22,), 1.0) for _ in range(3)]  # 16 MiB each
         del tensors
@@ -24,12 +24,13 @@ with _memory.kept_memory() if sys.argv[1] == "kept" else nullcontext():
 """
 
 
-def page_faults(how: str) -> int:
-    done = subprocess.run([sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, check=True)
+def page_faults(mode: str) -> int:
+    """Count the page faults of a process that allocates and frees memory; `mode` is "kept" or "not kept"."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM, mode], capture_output=True, text=True, check=True)
     return int(done.stdout)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the thresholds are those of glibc")
-def test_calls_within_take_no_page_faults() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="needs glibc")
+def test_no_page_faults_while_freed_memory_is_kept() -> None:
     assert page_faults("kept") < 100
-    assert page_faults("not kept") > 20 * 3 * 2**24 / 65536  # control; pages of up to 64 KiB
+    assert page_faults("not kept") > 20 * 3 * 2**24 / 65536  # control, for pages of up to 64 KiB

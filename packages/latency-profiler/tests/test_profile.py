@@ -1,4 +1,4 @@
-"""Profiles of module families: what is built, in which order it is timed, what is refused."""
+"""Profiles of module families: what is built, the order of timing, and invalid arguments."""
 
 import itertools
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from latency_profiler.blocks import transformer_attention, transformer_ffn
 from latency_profiler_clock import FakeClock
 
 
-def test_the_curve_is_exact_and_size_0_is_what_build_gives() -> None:
+def test_curve_of_constant_work_is_exact() -> None:
     clock = FakeClock()
     built = []
 
@@ -33,23 +33,27 @@ def test_the_curve_is_exact_and_size_0_is_what_build_gives() -> None:
     curve = profile(build, [4, 2, 0], (), clock=clock, max_seconds=1e6)
     assert curve == LatencyCurve((4, 2, 0), (2.25, 1.25, 0.25), curve.timings)
     assert built == [4, 2, 0]
-    assert [timing.runs for timing in curve.timings] == [60, 60, 300]  # the quickest five times a round
+    assert [timing.runs for timing in curve.timings] == [
+        60,
+        60,
+        300,
+    ]  # the quickest size is sampled five times per round
     assert profile(build, [0, 2, 4], (), clock=clock, max_seconds=1e6) == curve
 
 
-def test_a_time_is_the_mean_of_the_fastest_tenth() -> None:
+def test_time_is_the_mean_of_the_fastest_tenth() -> None:
     clock = FakeClock()
     curve = profile(
         lambda size: clock.work(*range(1, 21)), [1], (), clock=clock, min_rounds=60, max_seconds=630
     )
     timing = curve.timings[0]
-    assert timing.runs == 60  # three times 1..20, of which the fastest six are 1, 1, 1, 2, 2, 2
+    assert timing.runs == 60  # 1..20 three times; the fastest six samples are 1, 1, 1, 2, 2, 2
     assert timing.seconds == 1.5
     assert 1.0 <= timing.low < 1.5 < timing.high < timing.median
     assert timing.stopped == "max_seconds"
 
 
-def test_noise_that_breaks_the_order_is_pooled_and_the_measured_times_are_kept() -> None:
+def test_curve_is_made_monotone_and_keeps_the_measured_times() -> None:
     clock = FakeClock()
     seconds = {3: 4.0, 2: 2.0, 1: 3.0, 0: 1.0}
     curve = profile(
@@ -76,23 +80,23 @@ def test_all_sizes_of_all_families_are_sampled_in_every_round() -> None:
     families = {"attention": family("attention", [2, 1, 0]), "whole": family("whole", [7])}
     curves = profile_families(families, clock=clock, max_seconds=1e6)
     mean = (3.0 + 2.0 + 1.0 + 8.0) / 4
-    once = [("attention", 0)] * round(mean) + [("attention", 1)] * round(mean / 2)
-    once += [("attention", 2), ("whole", 7)]
-    length = len(once)
+    one_round = [("attention", 0)] * round(mean) + [("attention", 1)] * round(mean / 2)
+    one_round += [("attention", 2), ("whole", 7)]
+    length = len(one_round)
     rounds = [order[start : start + length] for start in range(len(order) - length * 60, len(order), length)]
-    assert all(sorted(samples) == once for samples in rounds)
+    assert all(sorted(samples) == one_round for samples in rounds)
     assert len({tuple(samples) for samples in rounds}) > 30
     assert curves["attention"].seconds == (3.0, 2.0, 1.0)
     assert curves["whole"].seconds == (8.0,)
 
 
-def test_a_slow_half_hour_does_not_bend_the_curve() -> None:
-    """The machine is three times slower most of the time; interleaved rounds and the percentile ignore it."""
+def test_slow_periods_do_not_distort_the_curve() -> None:
+    """The fastest samples give the true times of a machine that is three times slower most of the time."""
     clock = FakeClock()
 
     def build(size: int) -> Callable[..., None]:
-        weather = (3.0 if clock.time % 100 > 15 else 1.0 for _ in itertools.count())
-        return clock.work_by(size * factor for factor in weather)
+        slowdown = (3.0 if clock.time % 100 > 15 else 1.0 for _ in itertools.count())
+        return clock.work_by(size * factor for factor in slowdown)
 
     curve = profile(build, [4, 3, 2, 1], (), clock=clock, max_seconds=4000)
     assert curve.seconds == pytest.approx((4.0, 3.0, 2.0, 1.0))
@@ -115,7 +119,7 @@ def test_progress_rises_to_one() -> None:
 
 @pytest.mark.parametrize("build", [transformer_attention(16, 4), transformer_ffn(16)])
 @pytest.mark.parametrize("engine", ["eager", CompileEngine(backend="eager")])
-def test_the_ready_blocks_run_at_every_size(build: Callable[[int], torch.nn.Module], engine: object) -> None:
+def test_built_in_blocks_run_at_every_size(build: Callable[[int], torch.nn.Module], engine: object) -> None:
     curve = profile(
         build,
         [4, 1, 0],
@@ -130,8 +134,8 @@ def test_the_ready_blocks_run_at_every_size(build: Callable[[int], torch.nn.Modu
 
 
 @torch.no_grad()
-def test_attention_is_attention() -> None:
-    """Against torch's own multi-head attention with the same weights."""
+def test_attention_matches_torch() -> None:
+    """Compare with torch's own multi-head attention with the same weights."""
     torch.manual_seed(0)
     block = transformer_attention(12, 3)(3)
     x = torch.randn(2, 5, 12)
@@ -169,8 +173,8 @@ def test_modules_are_timed_in_eval_mode_without_gradients() -> None:
     assert set(seen) == {(False, True)}
 
 
-def test_many_sizes_are_all_compiled() -> None:
-    """torch.compile gives up after eight variants of one code; every size must have a graph of its own."""
+def test_every_size_is_compiled() -> None:
+    """torch.compile gives up after eight graphs per code object, so every size needs its own code object."""
     graphs = []
 
     def backend(graph: torch.fx.GraphModule, inputs: object) -> object:
@@ -186,7 +190,7 @@ def test_many_sizes_are_all_compiled() -> None:
     assert len(graphs) == 12
 
 
-def test_a_failing_compiler_is_one_line() -> None:
+def test_compiler_failure_is_reported_in_one_line() -> None:
     def backend(graph: object, inputs: object) -> object:
         raise RuntimeError("no compiler\nlong story")
 
@@ -201,40 +205,42 @@ class Nan(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("build", "error", "said"),
+    ("build", "error", "message"),
     [
-        (lambda size: 1 // size, FactoryError, "build(0) raises ZeroDivisionError: "),
+        (lambda size: 1 // size, FactoryError, "build(0) raised ZeroDivisionError: "),
         (
             lambda size: None,
             FactoryError,
-            "build(1) returns NoneType, which cannot be called; return a module",
+            "build(1) returned NoneType, which is not callable; return a module",
         ),
         (
             lambda size: torch.nn.Linear(7, size + 1),
             OutputError,
-            "build(1) cannot be called with (2x8 float32): ",
+            "build(1) failed when called with (2x8 float32): ",
         ),
-        (lambda size: Nan(), OutputError, "build(1) returns values that are not finite; timings of nan"),
+        (lambda size: Nan(), OutputError, "build(1) returned non-finite values; times measured on NaN"),
     ],
 )
-def test_bad_factories_are_named(build: Callable[[int], object], error: type[Exception], said: str) -> None:
+def test_bad_factories_are_reported(
+    build: Callable[[int], object], error: type[Exception], message: str
+) -> None:
     working = (
         build
-        if error is not FactoryError or "raises" not in said
+        if error is not FactoryError or "raised" not in message
         else lambda size: 1 // size and torch.nn.Identity()
     )
     with pytest.raises(error) as caught:
         profile(working, [1, 0], torch.ones(2, 8))  # type: ignore[arg-type]
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
 
 
-def test_bad_arguments_are_named() -> None:
+def test_invalid_arguments_are_reported() -> None:
     with pytest.raises(SizeError, match="8 comes after 0"):
         profile(transformer_ffn(8), [4, 0, 8], torch.ones(2, 8))
-    with pytest.raises(OptionError, match="there is no family"):
+    with pytest.raises(OptionError, match="there are no families"):
         profile_families({})
-    with pytest.raises(OptionError, match="engine 'tpu' is not known; use one of eager, compile"):
+    with pytest.raises(OptionError, match="unknown engine 'tpu'; use one of eager, compile"):
         profile(transformer_ffn(8), [4], torch.ones(2, 8), engine="tpu")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="hidden size 10 is not a multiple of 3 heads"):
         transformer_attention(10, 3)
@@ -242,7 +248,7 @@ def test_bad_arguments_are_named() -> None:
         transformer_ffn(0)
 
 
-def test_quick_variants_are_sampled_as_often_as_fits_into_the_mean_time() -> None:
+def test_quick_variants_get_as_many_samples_as_fit_into_the_mean_time() -> None:
     assert balanced_repeats([1.0, 1.0, 1.0]) == [1, 1, 1]
     assert balanced_repeats([10.0] * 9 + [3.0]) == [1] * 9 + [3]  # the mean is 9.3
     assert balanced_repeats([1.0, 1e-9, 0.0]) == [1, 8, 8]

@@ -1,4 +1,4 @@
-"""Sizes as people write them, and the curve over them."""
+"""Parsing and checking of sizes, and latency curves."""
 
 import itertools
 
@@ -13,7 +13,7 @@ def timing(seconds: float) -> Timing:
     return Timing(seconds, seconds, seconds, seconds, seconds, seconds, 0.0, 60, 1, "rel_error")
 
 
-def test_the_papers_grid_has_44_widths_and_0() -> None:
+def test_grid_of_the_paper_has_44_widths_and_0() -> None:
     sizes = geometric_sizes(3072)
     paper = [int(3072 * (1 - round(1 - 0.9**i, 4))) for i in range(44)]
     assert sizes == (*paper, 0)
@@ -22,7 +22,7 @@ def test_the_papers_grid_has_44_widths_and_0() -> None:
 
 
 @given(st.integers(1, 5000), st.floats(0.05, 0.95))
-def test_grids_fall_to_0_without_repeats(largest: int, ratio: float) -> None:
+def test_grids_strictly_fall_to_0(largest: int, ratio: float) -> None:
     sizes = geometric_sizes(largest, ratio)
     assert sizes[0] == largest
     assert sizes[-1] == 0
@@ -40,40 +40,42 @@ def test_grids_fall_to_0_without_repeats(largest: int, ratio: float) -> None:
         ("100 * .5^i", (100, 50, 25, 12, 6, 3, 1, 0)),
     ],
 )
-def test_sizes_are_read(text: str, sizes: tuple[int, ...]) -> None:
+def test_sizes_are_parsed(text: str, sizes: tuple[int, ...]) -> None:
     assert parse_sizes(text) == sizes
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
-        ("12,4,8,0", "sizes are not sorted or repeat: 8 comes after 4; use falling sizes such as 12,8,4,0"),
-        ("4,8,6", "sizes are not sorted or repeat: 6 comes after 8"),
-        ("4,4", "sizes are not sorted or repeat: 4 comes after 4"),
+        ("12,4,8,0", "sizes are unsorted or repeated: 8 comes after 4; use falling sizes, such as 12,8,4,0"),
+        ("4,8,6", "sizes are unsorted or repeated: 6 comes after 8"),
+        ("4,4", "sizes are unsorted or repeated: 4 comes after 4"),
         ("4,0,-1", "size -1 is negative"),
         ("2..-2", "size -1 is negative"),
-        ("a lot", "sizes 'a lot' cannot be read; write a list 12,8,4,0"),
-        ("3072*1.5^i", "cannot be read"),
-        ("0*0.5^i", "no grid has largest size 0"),
-        ("", "cannot be read"),
+        ("a lot", "cannot parse sizes 'a lot'; write a list 12,8,4,0"),
+        ("3072*1.5^i", "cannot parse sizes"),
+        ("0*0.5^i", "cannot make a grid with largest size 0"),
+        ("", "cannot parse sizes"),
     ],
 )
-def test_bad_sizes_are_named(text: str, said: str) -> None:
+def test_invalid_sizes_are_reported(text: str, message: str) -> None:
     with pytest.raises(SizeError) as caught:
         parse_sizes(text)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=30))
-def test_the_clean_up_is_monotone_and_nearest(measured: list[float]) -> None:
+def test_fit_is_the_nearest_monotone_curve(measured: list[float]) -> None:
     sizes = tuple(range(len(measured) - 1, -1, -1))
     curve = LatencyCurve.fit(sizes, tuple(timing(seconds) for seconds in measured))
     fitted = np.array(curve.seconds)
     assert np.all(np.diff(fitted) <= 0)
     assert min(measured) * (1 - 1e-12) <= fitted.min()
     assert fitted.max() <= max(measured) * (1 + 1e-12)
-    assert np.sum(fitted) == pytest.approx(np.sum(measured))  # least squares pools into means
-    # Any other monotone curve is at least as far away: the measured one sorted, and a constant.
+    assert np.sum(fitted) == pytest.approx(
+        np.sum(measured)
+    )  # a least-squares fit replaces pooled times by their mean
+    # Two other monotone curves are at least as far away: the sorted times, and their mean.
     for other in (sorted(measured, reverse=True), [float(np.mean(measured))] * len(measured)):
         assert (
             np.sum((fitted - measured) ** 2) <= np.sum((np.array(other) - measured) ** 2) * (1 + 1e-9) + 1e-12
@@ -82,17 +84,17 @@ def test_the_clean_up_is_monotone_and_nearest(measured: list[float]) -> None:
         assert np.allclose(fitted, measured, rtol=1e-12)
 
 
-def test_between_sizes_it_is_linear_and_at_sizes_exact() -> None:
+def test_curve_is_exact_at_measured_sizes_and_linear_in_between() -> None:
     curve = LatencyCurve((12, 4, 0), (3.0, 2.0, 0.5))
     assert [curve(size) for size in (12, 4, 0, 8, 6, 2)] == [3.0, 2.0, 0.5, 2.5, 2.25, 1.25]
     assert curve.speedups == (1.0, 1.5, 6.0)
     assert str(curve) == "12: 3 s, 4: 2 s, 0: 500 ms"
 
 
-def test_outside_the_measured_sizes_nothing_is_guessed() -> None:
+def test_curve_does_not_extrapolate() -> None:
     curve = LatencyCurve((12, 4), (3.0, 2.0))
     for size in (13, 3, -1, float("nan")):
-        with pytest.raises(SizeError, match="was not measured; use sizes from 4 to 12"):
+        with pytest.raises(SizeError, match="is outside the measured range; use sizes from 4 to 12"):
             curve(size)
 
 
@@ -108,13 +110,13 @@ def test_outside_the_measured_sizes_nothing_is_guessed() -> None:
         ((), (), SizeError),
     ],
 )
-def test_impossible_curves_are_refused(
+def test_invalid_curves_are_rejected(
     sizes: tuple[int, ...], seconds: tuple[float, ...], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
         LatencyCurve(sizes, seconds)
 
 
-def test_sizes_beyond_exact_floats_are_refused() -> None:
-    with pytest.raises(SizeError, match="a size has 201 digits; sizes go up to"):
+def test_sizes_that_floats_cannot_represent_are_rejected() -> None:
+    with pytest.raises(SizeError, match="a size has 201 digits; the largest allowed size is"):
         parse_sizes(f"1{'0' * 200},0")

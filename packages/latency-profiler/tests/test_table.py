@@ -1,4 +1,4 @@
-"""Tables: sums, files, and the places they come from."""
+"""Latency tables: predictions, files and environments."""
 
 import dataclasses
 import json
@@ -31,12 +31,12 @@ TABLE = LatencyTable(
 )
 
 
-def test_a_prediction_is_the_sum_of_its_parts() -> None:
+def test_prediction_is_the_sum_of_the_parts() -> None:
     assert TABLE.predict({"attention": [12, 8], "ffn": [64, 0]}) == 0.5 + (3.0 + 2.5) + (4.0 + 0.25)
     assert TABLE.predict({}) == 0.5
 
 
-def test_speedup_is_against_as_many_modules_at_their_largest() -> None:
+def test_speedup_is_over_the_same_modules_at_their_largest_size() -> None:
     assert TABLE.speedup({"attention": [12, 12], "ffn": [64]}) == 1.0
     assert TABLE.speedup({"attention": [4], "ffn": [0]}) == (0.5 + 3.0 + 4.0) / (0.5 + 2.0 + 0.25)
     assert LatencyTable(HERE, 0.0, TABLE.curves).speedup({"attention": [0]}) == float("inf")
@@ -49,7 +49,7 @@ def test_smaller_modules_are_never_slower(sizes: list[int], data: st.DataObject)
     assert TABLE.speedup({"attention": sizes}) >= 1.0
 
 
-def test_a_saved_table_comes_back_the_same(tmp_path: Path) -> None:
+def test_saved_table_is_loaded_unchanged(tmp_path: Path) -> None:
     clock = FakeClock()
     curve = profile(
         lambda size: clock.work(1.0 + size, 2.0 + size), [3, 1, 0], (), clock=clock, max_seconds=50
@@ -62,7 +62,7 @@ def test_a_saved_table_comes_back_the_same(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["latency.json"]
 
 
-def test_the_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_replaced_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "latency.json"
     TABLE.save(path)
     before = path.read_text()
@@ -78,14 +78,14 @@ def test_the_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: p
     assert [entry.name for entry in tmp_path.iterdir()] == ["latency.json"]
 
 
-def test_the_file_is_as_readable_as_any_other(tmp_path: Path) -> None:
+def test_file_has_the_permissions_of_an_ordinary_file(tmp_path: Path) -> None:
     TABLE.save(tmp_path / "latency.json")
     (tmp_path / "plain").touch()
     assert (tmp_path / "latency.json").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
-def edited(path: Path, *keys: str, value: object = None) -> None:
-    """Overwrite one entry of a saved table; without a value remove it."""
+def edit(path: Path, *keys: str, value: object = None) -> None:
+    """Overwrite one field of a saved table, or remove it if the value is None."""
     document = json.loads(path.read_text())
     place = document
     for key in keys[:-1]:
@@ -98,42 +98,46 @@ def edited(path: Path, *keys: str, value: object = None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "value", "said"),
+    ("keys", "value", "message"),
     [
-        (("format",), None, "is not a latency table; make one with"),
-        (("version",), 2, "has schema version 2, this package reads 1; install"),
+        (("format",), None, "is not a latency table; create one with"),
+        (("version",), 2, "has schema version 2, but only 1 can be read; install"),
         (("version",), None, "has schema version None"),
         (("fixed",), None, "is corrupt: fixed is missing; profile again"),
         (("fixed",), -1.0, "is corrupt: the fixed part is -1.0 seconds"),
-        (("fixed",), "soon", "is corrupt: fixed is 'soon'"),
-        (("curves",), {}, "is corrupt: there is no curve"),
-        (("curves",), [1], "is corrupt: curves is [1]"),
-        (("curves", "ffn"), [1, 2], "is corrupt: [1, 2] stands where an object should be"),
-        (("curves", "ffn", "sizes"), [0, 64], "is corrupt: the sizes of a curve rise"),
+        (("fixed",), "soon", "is corrupt: fixed has the invalid value 'soon'"),
+        (("curves",), {}, "is corrupt: the table has no curves"),
+        (("curves",), [1], "is corrupt: curves has the invalid value [1]"),
+        (("curves", "ffn"), [1, 2], "is corrupt: expected an object, found [1, 2]"),
+        (("curves", "ffn", "sizes"), [0, 64], "is corrupt: curve sizes are not in falling order"),
         (("curves", "ffn", "sizes"), [64, -1], "is corrupt: size -1 is negative"),
         (("curves", "ffn", "seconds"), [1.0, 2.0], "is corrupt: a smaller size takes longer"),
         (("curves", "ffn", "timings"), [{"seconds": 1.0}] * 2, "is corrupt: low is missing"),
         (("environment", "threads"), None, "is corrupt: threads is missing"),
-        (("environment", "moon"), "full", "is corrupt: 'moon' is not known"),
-        (("environment", "versions"), {"a\nb": None}, "is corrupt: the version of a b is None"),
+        (("environment", "moon"), "full", "is corrupt: unknown field 'moon'"),
+        (
+            ("environment", "versions"),
+            {"a\nb": None},
+            "is corrupt: the version of a b has the invalid value None",
+        ),
     ],
 )
-def test_corrupt_and_foreign_files_are_named(
-    tmp_path: Path, keys: tuple[str, ...], value: object, said: str
+def test_corrupt_and_foreign_files_are_reported(
+    tmp_path: Path, keys: tuple[str, ...], value: object, message: str
 ) -> None:
     path = tmp_path / "latency.json"
     TABLE.save(path)
-    edited(path, *keys, value=value)
+    edit(path, *keys, value=value)
     with pytest.raises(TableError) as caught:
         LatencyTable.load(path)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def leaves(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    """The paths to everything inside a JSON document."""
+def paths_in(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """List the paths to all values inside a JSON document, including the document itself."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(below for key, item in items for below in leaves(item, (*path, key)))]
+    return [path, *(below for key, item in items for below in paths_in(item, (*path, key)))]
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text(max_size=5)
@@ -143,14 +147,14 @@ ANYTHING = st.recursive(
 
 
 @given(st.data())
-def test_any_change_is_refused_or_gives_a_table_that_works(data: st.DataObject) -> None:
+def test_any_modified_file_is_rejected_or_gives_a_working_table(data: st.DataObject) -> None:
     clock = FakeClock()
     curve = profile(lambda size: clock.work(1.0 + size), [1, 0], (), clock=clock, max_seconds=50)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "latency.json"
         LatencyTable(HERE, 0.5, {"ffn": curve}).save(path)
         document = json.loads(path.read_text())
-        *parents, last = data.draw(st.sampled_from(leaves(document)[1:]))
+        *parents, last = data.draw(st.sampled_from(paths_in(document)[1:]))
         place = document
         for key in parents:
             place = place[key]
@@ -169,33 +173,33 @@ def test_any_change_is_refused_or_gives_a_table_that_works(data: st.DataObject) 
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[1, 2]", b"null"])
-def test_what_is_no_table_is_named(tmp_path: Path, content: bytes) -> None:
+def test_files_that_are_not_tables_are_reported(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "latency.json"
     path.write_bytes(content)
     with pytest.raises(TableError, match=r"is not (JSON|a latency table)"):
         LatencyTable.load(path)
 
 
-def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
+def test_missing_files_and_folders_are_reported(tmp_path: Path) -> None:
     with pytest.raises(TableError, match=r"cannot read .*: No such file or directory; check the path"):
         LatencyTable.load(tmp_path / "none.json")
     with pytest.raises(OptionError, match=r"cannot write .*: No such file or directory; choose a folder"):
         TABLE.save(tmp_path / "none" / "latency.json")
 
 
-def test_a_table_from_elsewhere_needs_consent(tmp_path: Path) -> None:
+def test_table_from_another_environment_must_be_allowed_explicitly(tmp_path: Path) -> None:
     there = dataclasses.replace(HERE, device_name="Other CPU", versions={**HERE.versions, "torch": "1.0"})
     LatencyTable(there, 0.5, TABLE.curves).save(tmp_path / "there.json")
     with pytest.raises(EnvironmentMismatch) as caught:
         LatencyTable.load(tmp_path / "there.json", HERE)
-    said = str(caught.value)
-    assert f"device_name {HERE.device_name} here, Other CPU there" in said
-    assert f"torch version {torch.__version__} here, 1.0 there" in said
-    assert said.endswith("profile here, or agree with allow_other_environment=True")
+    message = str(caught.value)
+    assert f"device_name {HERE.device_name} here, Other CPU there" in message
+    assert f"torch version {torch.__version__} here, 1.0 there" in message
+    assert message.endswith("profile again here, or pass allow_other_environment=True")
     assert LatencyTable.load(tmp_path / "there.json", HERE, allow_other_environment=True).environment == there
 
 
-def test_load_average_is_no_difference_and_everything_else_is() -> None:
+def test_every_field_but_the_load_average_counts_as_a_difference() -> None:
     assert HERE.differences(dataclasses.replace(HERE, load_average=99.0)) == []
     changes = {
         "device": "cuda",
@@ -217,7 +221,7 @@ def test_load_average_is_no_difference_and_everything_else_is() -> None:
         assert HERE.differences(dataclasses.replace(HERE, **{name: value}))  # type: ignore[arg-type]
 
 
-def test_the_current_environment_is_described() -> None:
+def test_current_environment_is_described() -> None:
     environment = Environment.current(
         dtype=torch.bfloat16,
         batch_size=2,
@@ -236,13 +240,13 @@ def test_the_current_environment_is_described() -> None:
     assert Environment.from_dict(json.loads(json.dumps(environment.to_dict()))) == environment
 
 
-def test_bad_arguments_are_named() -> None:
-    with pytest.raises(OptionError, match="there is no curve 'attn'; the table has attention, ffn"):
+def test_invalid_arguments_are_reported() -> None:
+    with pytest.raises(OptionError, match="the table has no curve 'attn'; use one of attention, ffn"):
         TABLE.predict({"attn": [1]})
-    with pytest.raises(SizeError, match="size 13 was not measured; use sizes from 0 to 12"):
+    with pytest.raises(SizeError, match="size 13 is outside the measured range; use sizes from 0 to 12"):
         TABLE.predict({"attention": [13]})
     with pytest.raises(OptionError, match="batch_size is 0"):
         Environment.current(batch_size=0)
-    with pytest.raises(OptionError, match="there is no meta device here; use device 'cpu'"):
+    with pytest.raises(OptionError, match="there is no meta device on this machine; use device 'cpu'"):
         Environment.current(device="meta")
     assert "attention: 12: 3 s, 4: 2 s, 0: 0 ns" in str(TABLE)

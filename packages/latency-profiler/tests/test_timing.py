@@ -1,4 +1,4 @@
-"""What `measure` says about a callable whose times are known exactly."""
+"""Results of `measure` for callables whose times are known exactly."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from latency_profiler._timing import format_seconds
 from latency_profiler_clock import FakeClock
 
 
-def test_constant_work_is_measured_exactly_and_stops_at_the_fewest_rounds() -> None:
+def test_constant_work_is_measured_exactly_and_stops_after_min_rounds() -> None:
     clock = FakeClock()
     timing = measure(clock.work(0.25), clock=clock, min_rounds=60, max_seconds=1e6)
     assert (timing.seconds, timing.low, timing.high) == (0.25, 0.25, 0.25)
@@ -19,11 +19,11 @@ def test_constant_work_is_measured_exactly_and_stops_at_the_fewest_rounds() -> N
     assert (timing.runs, timing.calls, timing.stopped, timing.rel_error) == (60, 1, "rel_error", 0.0)
 
 
-def test_the_figures_are_the_percentiles_of_the_samples_after_the_warm_up() -> None:
+def test_statistics_are_those_of_the_samples_after_the_warm_up() -> None:
     clock = FakeClock()
     times = [1.0, 1.25, 1.5, 2.0, 4.0]
-    unseen = [64.0] * (WARM_UP_CALLS + 1)  # warm-up, and the call that finds how many make a sample
-    timing = measure(clock.work_by(iter([*unseen, *times])), clock=clock, min_rounds=5, max_seconds=9.75)
+    untimed = [64.0] * (WARM_UP_CALLS + 1)  # warm-up, and the call that determines the calls per sample
+    timing = measure(clock.work_by(iter([*untimed, *times])), clock=clock, min_rounds=5, max_seconds=9.75)
     assert timing.seconds == np.percentile(times, 20)
     assert timing.median == 1.5
     assert timing.spread == (2.0 - 1.25) / 1.5
@@ -31,26 +31,26 @@ def test_the_figures_are_the_percentiles_of_the_samples_after_the_warm_up() -> N
     assert timing.low <= timing.seconds <= timing.high
 
 
-def test_stops_when_the_time_is_up_and_says_so() -> None:
+def test_stops_at_the_time_limit_and_reports_it() -> None:
     clock = FakeClock()
     timing = measure(clock.work(1.0, 2.0, 3.0, 5.0), clock=clock, rel_error=1e-6, max_seconds=110)
-    # 3 warm-up calls, 1 trial; then 1 + 2 + 3 + 5 = 11 seconds for every four runs
+    # 3 warm-up calls and 1 to determine the calls per sample, then 1 + 2 + 3 + 5 = 11 seconds per four runs
     assert (timing.stopped, timing.runs) == ("max_seconds", 40)
 
 
-def test_never_fewer_than_five_runs_however_late() -> None:
+def test_takes_at_least_five_samples_even_beyond_the_time_limit() -> None:
     clock = FakeClock()
     timing = measure(clock.work(100.0), clock=clock, max_seconds=1.0, min_seconds=0.0)
     assert (timing.runs, timing.stopped) == (5, "max_seconds")
 
 
-def test_precise_is_said_also_when_the_limit_passes_in_the_same_round() -> None:
+def test_reports_precision_if_the_time_limit_is_reached_in_the_same_round() -> None:
     clock = FakeClock()
     timing = measure(clock.work(1.0), clock=clock, min_rounds=5, max_seconds=5.0)
     assert (timing.runs, timing.stopped) == (5, "rel_error")
 
 
-def test_min_seconds_prolongs() -> None:
+def test_min_seconds_prolongs_the_measurement() -> None:
     clock = FakeClock()
     timing = measure(clock.work(0.5), clock=clock, min_rounds=5, min_seconds=20.0, max_seconds=100.0)
     assert timing.runs == 40
@@ -64,27 +64,27 @@ def test_short_calls_are_repeated_until_a_sample_takes_a_millisecond(seconds: fl
     assert timing.seconds == seconds
 
 
-def test_work_that_takes_no_time_ends() -> None:
+def test_work_that_takes_no_time_terminates() -> None:
     clock = FakeClock()
     count = 0
 
     def nothing() -> None:
         nonlocal count
         count += 1
-        clock.time += 1.0 if count > 2**17 else 0.0  # only so that the fake time limit is reached
+        clock.time += 1.0 if count > 2**17 else 0.0  # so that the time limit of the fake clock is reached
 
     assert measure(nothing, clock=clock, min_seconds=0.0, min_rounds=5).calls == 2**16
 
 
 @given(st.lists(st.floats(0.002, 10.0), min_size=5, max_size=40))
-def test_the_interval_holds_the_figure_and_lies_within_the_samples(times: list[float]) -> None:
+def test_interval_and_estimate_lie_within_the_samples(times: list[float]) -> None:
     clock = FakeClock()
     timing = measure(clock.work(*times), clock=clock, min_rounds=5, max_seconds=sum(times), min_seconds=0.0)
     assert timing.minimum <= timing.low <= timing.high <= timing.maximum
     assert timing.minimum <= timing.seconds <= timing.median
 
 
-def test_arguments_reach_the_callable_and_threads_are_pinned_and_restored() -> None:
+def test_arguments_are_passed_on_and_threads_are_pinned_and_restored() -> None:
     clock = FakeClock()
     seen = set()
 
@@ -105,7 +105,7 @@ def test_threads_are_restored_after_an_error() -> None:
     assert torch.get_num_threads() == before
 
 
-def test_a_module_is_timed_without_gradients_and_a_function_as_it_is() -> None:
+def test_modules_run_in_inference_mode_and_functions_do_not() -> None:
     clock = FakeClock()
     seen = []
 
@@ -125,24 +125,27 @@ def test_a_module_is_timed_without_gradients_and_a_function_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"rel_error": 0.0}, "rel_error is 0.0; use a number above 0"),
         ({"confidence": 1.0}, "confidence is 1.0"),
         ({"min_rounds": 4}, "min_rounds is 4; use 5 or more"),
-        ({"max_seconds": 0.0}, "min_seconds is 0.2 and max_seconds 0.0"),
+        ({"max_seconds": 0.0}, "min_seconds is 0.2 and max_seconds is 0.0"),
         ({"threads": 0}, "threads is 0"),
-        ({"clock": "sun"}, "clock 'sun' is not known"),
-        ({"clock": "cpu", "threads": 2}, "clock 'cpu' adds up the time of all threads and torch has 2"),
+        ({"clock": "sun"}, "unknown clock 'sun'"),
+        (
+            {"clock": "cpu", "threads": 2},
+            "clock 'cpu' sums the time of all threads, and torch uses 2 threads",
+        ),
     ],
 )
-def test_bad_options_are_named(options: dict[str, object], said: str) -> None:
-    with pytest.raises(OptionError, match="^" + said.replace("(", r"\(")) as caught:
+def test_invalid_options_are_reported(options: dict[str, object], message: str) -> None:
+    with pytest.raises(OptionError, match="^" + message.replace("(", r"\(")) as caught:
         measure(lambda: None, **options)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
 
 
-def test_prints_itself() -> None:
+def test_timing_as_text() -> None:
     clock = FakeClock()
     text = str(measure(clock.work(0.0125), clock=clock))
     assert text == "12.5 ms ± 0.0% (60 runs; median 12.5 ms, spread 0.0%)"
@@ -152,5 +155,5 @@ def test_prints_itself() -> None:
     ("seconds", "text"),
     [(2.5, "2.5 s"), (0.01231, "12.31 ms"), (2e-5, "20 µs"), (3e-8, "30 ns"), (0.0, "0 ns")],
 )
-def test_units(seconds: float, text: str) -> None:
+def test_seconds_are_formatted_with_suitable_units(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text

@@ -1,4 +1,6 @@
-"""Latency tables of module families, measured on the hardware and engine that will run them."""
+"""Measure the latency of PyTorch modules at every size, on the hardware and engine that will run them."""
+
+from importlib.metadata import version
 
 from latency_profiler._clock import Clock, CpuClock, DeviceClock, WallClock
 from latency_profiler._compare import Comparison, Ratio, compare
@@ -20,6 +22,8 @@ from latency_profiler._profile import Family, profile, profile_families
 from latency_profiler._sizes import geometric_sizes, parse_sizes
 from latency_profiler._table import LatencyTable
 from latency_profiler._timing import Timing, measure
+
+__version__ = version("latency-profiler")
 
 __all__ = [
     "Clock",

@@ -1,4 +1,4 @@
-"""``python -m latency_profiler`` is the command ``latency-profiler``."""
+"""Run the ``latency-profiler`` command with ``python -m latency_profiler``."""
 
 from latency_profiler.cli import main
 

@@ -1,4 +1,4 @@
-"""What is timed: any callable; modules without gradients; outputs that must be finite."""
+"""Checks and wrappers for the callables that are timed."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -9,12 +9,15 @@ from latency_profiler._errors import OutputError, one_line
 
 
 def in_inference_mode(function: Callable[..., object]) -> Callable[..., object]:
-    """A module is called without gradients; any other callable stays as it is (it may be a training step)."""
+    """Wrap a module so that it runs under `torch.inference_mode()`.
+
+    Any other callable is returned unchanged, because it may be a training step.
+    """
     return torch.inference_mode()(function.__call__) if isinstance(function, torch.nn.Module) else function
 
 
 def device_of(function: Callable[..., object], arguments: Iterable[object]) -> torch.device:
-    """Where the work happens: the device of the first tensor among the arguments, else of the parameters."""
+    """Return the device of the first tensor argument, else of the first parameter, else the CPU."""
     for value in arguments:
         if isinstance(value, torch.Tensor):
             return value.device
@@ -25,25 +28,31 @@ def device_of(function: Callable[..., object], arguments: Iterable[object]) -> t
 
 
 def check_output(function: Callable[..., object], arguments: tuple[Any, ...], name: str) -> None:
-    """Call once; raise OutputError if that fails or if any floating-point output is not finite."""
+    """Call the function once and raise OutputError if it fails or returns non-finite floating-point values.
+
+    Args:
+        function: The callable to check.
+        arguments: Its positional arguments.
+        name: What error messages call the function.
+    """
     try:
         output = function(*arguments)
     except Exception as error:
         shapes = ", ".join(_describe(value) for value in arguments)
         raise OutputError(
-            f"{name} cannot be called with ({shapes}): {one_line(error)}",
+            f"{name} failed when called with ({shapes}): {one_line(error)}",
             "check that the input shapes, dtype and device fit the module",
         ) from error
     for tensor in tensors_in(output):
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise OutputError(
-                f"{name} returns values that are not finite",
-                "timings of nan and inf mislead: check its weights, or try another dtype",
+                f"{name} returned non-finite values",
+                "times measured on NaN and inf are misleading: check the weights, or try another dtype",
             )
 
 
 def tensors_in(value: object) -> Iterable[torch.Tensor]:
-    """All tensors in nested tuples, lists and mappings (which model outputs are)."""
+    """Iterate over the tensors in nested tuples, lists and mappings, such as model outputs."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Clocks: what one sample took, on the wall, in CPU time of this process, or on an accelerator's stream."""
+"""Clocks that time one sample: elapsed time, CPU time of this process, or accelerator events."""
 
 import time
 from collections.abc import Callable
@@ -12,42 +12,42 @@ ClockName = Literal["wall", "cpu"]
 
 
 class Clock(Protocol):
-    """What the profiler asks of a clock; a fake one for tests needs no more."""
+    """Interface of a clock. Any object with these members will do, such as a fake clock in tests."""
 
     @property
     def name(self) -> str:
-        """What is recorded in the environment."""
+        """Name recorded in the environment."""
 
     def now(self) -> float:
-        """Seconds on the wall, for time limits."""
+        """Return the wall-clock time in seconds; time limits are checked against it."""
 
     def elapsed(self, run: Callable[[], object]) -> float:
         """Call `run` once and return the seconds it took."""
 
 
 class WallClock:
-    """Elapsed time: what a user waits for. The default."""
+    """Elapsed time, as a user experiences it. The default on a CPU."""
 
     name = "wall"
 
     def now(self) -> float:
-        """Seconds on the wall."""
+        """Return the wall-clock time in seconds."""
         return time.perf_counter()
 
     def elapsed(self, run: Callable[[], object]) -> float:
-        """Seconds on the wall that `run` took."""
+        """Call `run` once and return the elapsed seconds."""
         start = time.perf_counter()
         run()
         return time.perf_counter() - start
 
 
 class CpuClock(WallClock):
-    """CPU time of this process: blind to other processes that take the core away, for shared machines."""
+    """CPU time of this process. Use it on shared machines: time spent waiting for a core does not count."""
 
     name = "cpu"
 
     def elapsed(self, run: Callable[[], object]) -> float:
-        """Seconds of CPU time that `run` took, summed over the threads of this process."""
+        """Call `run` once and return its CPU time in seconds, summed over the threads of this process."""
         start = time.process_time()
         run()
         return time.process_time() - start
@@ -56,8 +56,8 @@ class CpuClock(WallClock):
 class DeviceClock(WallClock):
     """Time between two events on the accelerator's current stream, through torch's generic API.
 
-    The device is idle when the first event is recorded, so nothing queued earlier is counted, and the
-    second is waited for, so nothing is left out.
+    The device is synchronised before the first event, so that work queued earlier does not count. The
+    second event is waited for, so that all the work does.
     """
 
     name = "device"
@@ -66,7 +66,7 @@ class DeviceClock(WallClock):
         self.device = device
 
     def elapsed(self, run: Callable[[], object]) -> float:
-        """Seconds between the events before and after the work that `run` queues."""
+        """Call `run` once and return the seconds that the device took for the work it queued."""
         stream = torch.accelerator.current_stream(self.device)
         start = torch.Event(device=self.device, enable_timing=True)
         end = torch.Event(device=self.device, enable_timing=True)
@@ -75,17 +75,19 @@ class DeviceClock(WallClock):
         run()
         end.record(stream)
         end.synchronize()
-        return start.elapsed_time(end) / 1e3  # events count milliseconds
+        return start.elapsed_time(end) / 1e3  # milliseconds to seconds
 
 
 def resolve_clock(clock: ClockName | Clock, device: torch.device) -> Clock:
-    """The clock of that name for work on `device`; a clock object is returned as it is."""
+    """Return the clock with the given name for work on `device`; clock objects are returned unchanged.
+
+    Raises:
+        OptionError: The name is unknown, or "cpu" is used with an accelerator or with several threads.
+    """
     if not isinstance(clock, str):
         return clock
     if clock not in ("wall", "cpu"):
-        raise OptionError(
-            f"clock {clock!r} is not known", "use 'wall', 'cpu' or an object with now and elapsed"
-        )
+        raise OptionError(f"unknown clock {clock!r}", "use 'wall', 'cpu' or a Clock object")
     if clock == "wall":
         return WallClock() if device.type == "cpu" else DeviceClock(device)
     require(
@@ -96,7 +98,7 @@ def resolve_clock(clock: ClockName | Clock, device: torch.device) -> Clock:
     threads = torch.get_num_threads()
     require(
         threads == 1,
-        f"clock 'cpu' adds up the time of all threads and torch has {threads}",
+        f"clock 'cpu' sums the time of all threads, and torch uses {threads} threads",
         "use threads=1 or clock='wall'",
     )
     return CpuClock()

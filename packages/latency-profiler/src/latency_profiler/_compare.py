@@ -1,4 +1,4 @@
-"""Comparison: variants timed in interleaved rounds, and their ratios with intervals."""
+"""Compare variants by timing them in interleaved rounds; ratios come with confidence intervals."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 from latency_profiler._callables import device_of, in_inference_mode
 from latency_profiler._clock import Clock, ClockName, resolve_clock
 from latency_profiler._errors import OptionError, require
-from latency_profiler._memory import kept_memory
+from latency_profiler._memory import keep_freed_memory
 from latency_profiler._rounds import Inputs, Progress, Rounds, Stopping, StopReason, Variant, run_rounds
-from latency_profiler._statistics import figures, interval, percentile_20, relative_error, resampled
+from latency_profiler._statistics import bootstrap, estimates, interval, percentile_20, relative_error
 from latency_profiler._threads import pinned_threads
 from latency_profiler._timing import Timing, format_seconds, summarise
 
@@ -23,7 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of two times with its confidence interval; ``1.0 in ratio`` asks whether they may be equal."""
+    """Ratio of two times with its confidence interval.
+
+    ``1.0 in ratio`` tests whether the interval contains 1, so that the two times may be equal.
+
+    Attributes:
+        value: Estimate of the ratio.
+        low: Lower end of the confidence interval.
+        high: Upper end of the confidence interval.
+    """
 
     value: float
     low: float
@@ -37,12 +45,13 @@ class Ratio:
 
 
 class Comparison(Mapping[str, Timing]):
-    """The timings by name, in the order given, and the ratios between them.
+    """Timings of the variants by name, in the order given, and the ratios between them.
 
     Attributes:
-        samples: Seconds per call, float64 (rounds, variants): a row holds what was measured side by side.
-        confidence: Of all intervals.
-        stopped: "rel_error" when all ratios met the wanted precision, "max_seconds" when the time was up.
+        samples: Seconds per call, float64 of shape (rounds, variants).
+        confidence: Confidence level of all intervals.
+        stopped: "rel_error" if all ratios reached the requested precision, "max_seconds" if the time limit
+            was reached first.
     """
 
     def __init__(self, names: tuple[str, ...], rounds: Rounds, confidence: float) -> None:
@@ -52,27 +61,27 @@ class Comparison(Mapping[str, Timing]):
         self._timings = dict(zip(names, summarise(rounds, confidence), strict=True))
 
     def ratio(self, name: str, to: str | None = None) -> Ratio:
-        """Time of `name` divided by the time of `to` (the first variant unless told): above 1 is slower."""
+        """Return the time of `name` relative to `to`, by default the first variant; above 1 is slower."""
         return self._divide(name, self._first if to is None else to)
 
     def speedup(self, name: str, over: str | None = None) -> Ratio:
-        """Time of `over` (the first variant unless told) divided by the time of `name`: above 1 is faster."""
+        """Return the speedup of `name` over `over`, by default the first variant; above 1 is faster."""
         return self._divide(self._first if over is None else over, name)
 
     @property
     def _first(self) -> str:
         return next(iter(self._timings))
 
-    def _divide(self, above: str, below: str) -> Ratio:
-        pair = [self.samples[:, [self._column(name)]] for name in (above, below)]
-        above_seconds, below_seconds = figures(pair, percentile_20)
-        draws = resampled(pair, percentile_20)
-        low, high = interval(draws[:, 0] / draws[:, 1], self.confidence)
-        return Ratio(float(above_seconds / below_seconds), float(low), float(high))
+    def _divide(self, numerator: str, denominator: str) -> Ratio:
+        pair = [self.samples[:, [self._column(name)]] for name in (numerator, denominator)]
+        numerator_seconds, denominator_seconds = estimates(pair, percentile_20)
+        resamples = bootstrap(pair, percentile_20)  # (resamples, 2)
+        low, high = interval(resamples[:, 0] / resamples[:, 1], self.confidence)
+        return Ratio(float(numerator_seconds / denominator_seconds), float(low), float(high))
 
     def _column(self, name: str) -> int:
         if name not in self._timings:
-            raise OptionError(f"there is no variant {name!r}", f"use one of {', '.join(map(repr, self))}")
+            raise OptionError(f"unknown variant {name!r}", f"use one of {', '.join(map(repr, self))}")
         return list(self._timings).index(name)
 
     def __getitem__(self, name: str) -> Timing:
@@ -87,21 +96,21 @@ class Comparison(Mapping[str, Timing]):
     def __repr__(self) -> str:
         lines = [f"{len(self.samples)} rounds, stopped by {self.stopped}"]
         for name, timing in self.items():
-            times = "" if name == self._first else f", {self.speedup(name)} x the speed of {self._first}"
-            lines.append(f"  {name}: {format_seconds(timing.seconds)}{times}")
+            speed = "" if name == self._first else f", {self.speedup(name)} x the speed of {self._first}"
+            lines.append(f"  {name}: {format_seconds(timing.seconds)}{speed}")
         return "\n".join(lines)
 
 
-def ratios_error(samples: Samples, confidence: float) -> float:
-    """The worst relative error of the ratios of all variants to the first."""
-    if _some_without_time(samples):
+def worst_ratio_error(samples: Samples, confidence: float) -> float:
+    """Return the largest relative error among the ratios of the other variants to the first."""
+    if _has_zero_times(samples):
         return np.inf
-    center, draws = figures(samples, percentile_20), resampled(samples, percentile_20)
-    low, high = interval(draws[:, 1:] / draws[:, :1], confidence)
-    return relative_error(center[1:] / center[0], low, high)
+    seconds, resamples = estimates(samples, percentile_20), bootstrap(samples, percentile_20)
+    low, high = interval(resamples[:, 1:] / resamples[:, :1], confidence)
+    return relative_error(seconds[1:] / seconds[0], low, high)
 
 
-def _some_without_time(samples: Samples) -> bool:
+def _has_zero_times(samples: Samples) -> bool:
     return any(np.any(values <= 0.0) for values in samples)
 
 
@@ -120,37 +129,50 @@ def compare(
 ) -> Comparison:
     """Time variants against each other: ``compare({"dense": f, "pruned": g}, x).speedup("pruned")``.
 
-    Every round runs every variant, in random order, so that load on the machine falls on all alike. The
-    ratio of 20th percentiles is reported, with an interval by bootstrap over rounds.
+    Every round times every variant, in random order, so that other load on the machine affects all of them
+    alike. Ratios are between 20th percentiles; their intervals come from a bootstrap over the rounds.
 
     Args:
-        variants: Callables or modules by name (two or more); modules are called under
-            `torch.inference_mode()`, in train or eval mode as they stand.
-        inputs: A tensor, a tuple of arguments, or a function of nothing that returns such a tuple; the
-            function is called before every call, outside the timing.
-        rel_error: Wanted half-width of the interval of every ratio to the first variant, relative.
-        confidence: Of the intervals.
-        min_rounds: Fewest rounds, unless the time is up.
-        max_seconds: Longest time to measure, warm-up excluded.
-        clock: "wall" (on accelerators: device events), "cpu" (CPU time of this process, for shared machines;
-            one thread only), or any `Clock`.
-        threads: Threads of torch for the duration; None leaves them as they are.
-        seed: Of the orders within rounds.
-        progress: Called with the number of rounds and the fraction of `max_seconds` used up.
+        variants: Two or more callables or modules by name. Modules are called under
+            `torch.inference_mode()`; their train or eval mode is not changed.
+        inputs: Tensor, tuple of arguments, or function without parameters that returns such a tuple. The
+            function is called before every call of a variant and is not timed.
+        rel_error: Requested half-width of the confidence interval of each variant's ratio to the first
+            variant, relative to the ratio.
+        confidence: Confidence level of the intervals.
+        min_rounds: Minimum number of rounds, unless `max_seconds` is reached first.
+        max_seconds: Time limit of the measurement, excluding warm-up.
+        clock: "wall" (elapsed time; device events on accelerators), "cpu" (CPU time of this process, for
+            shared machines; one thread only), or a `Clock` object.
+        threads: Number of torch threads during the measurement; None keeps the current setting.
+        seed: Seed of the random order within each round.
+        progress: Called after each round with the number of rounds and the fraction of `max_seconds` used;
+            the fraction is 1.0 at the end.
+
+    Returns:
+        The timings and, through `Comparison.ratio` and `Comparison.speedup`, their ratios.
+
+    Raises:
+        OptionError: An argument is out of range, there are fewer than two variants, or calls are too short
+            for the clock.
     """
-    require(len(variants) >= 2, f"there is nothing to compare: {len(variants)} variants", "give two or more")
+    require(
+        len(variants) >= 2,
+        f"compare needs at least two variants, got {len(variants)}",
+        "add a variant, or use measure to time a single callable",
+    )
     stopping = Stopping(rel_error, confidence, min_rounds, max_seconds)
     wrapped = [Variant(in_inference_mode(function), inputs) for function in variants.values()]
-    with pinned_threads(threads), kept_memory():
+    with pinned_threads(threads), keep_freed_memory():
         first = next(iter(variants.values()))
         rounds = run_rounds(
             wrapped,
             resolve_clock(clock, device_of(first, wrapped[0].arguments())),
             stopping,
-            lambda samples: ratios_error(samples, confidence),
+            lambda samples: worst_ratio_error(samples, confidence),
             seed=seed,
             progress=progress,
         )
-    if _some_without_time(rounds.samples):
-        raise OptionError("some calls took no time by this clock", "make the variants do more work per call")
+    if _has_zero_times(rounds.samples):
+        raise OptionError("some calls took zero time on this clock", "make each call do more work")
     return Comparison(tuple(variants), rounds, confidence)

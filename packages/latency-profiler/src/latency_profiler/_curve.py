@@ -1,4 +1,4 @@
-"""LatencyCurve: seconds of one module at each of its sizes."""
+"""Latency of one module as a function of its size."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from latency_profiler._errors import SizeError, TableError
-from latency_profiler._json import NUMBER, checked_fields, checked_kind
+from latency_profiler._json import NUMBER, check_type, checked_fields
 from latency_profiler._sizes import checked_sizes
 from latency_profiler._timing import Timing, format_seconds
 
 
 @dataclass(frozen=True)
 class LatencyCurve:
-    """Seconds by size, largest size first.
+    """Latency of a module at each measured size, largest size first.
 
-    Call it for the time at any size in between: ``curve(1000)``, by linear interpolation.
+    Call the curve to interpolate linearly between measured sizes: ``curve(1000)``.
 
     Attributes:
-        sizes: Strictly falling.
-        seconds: Never rising as the size falls.
-        timings: What was measured at each size, before the clean-up; () when there is no record.
+        sizes: Sizes in strictly falling order.
+        seconds: Time at each size; it never rises as the size falls.
+        timings: Measurements at each size, before `fit` made them monotone; () if none were recorded.
     """
 
     sizes: tuple[int, ...]
@@ -32,47 +32,61 @@ class LatencyCurve:
     timings: tuple[Timing, ...] = ()
 
     def __post_init__(self) -> None:
-        hint = "a curve has one time per size, largest size first, and none that is negative or not finite"
+        hint = "a curve has one finite, non-negative time per size, largest size first"
         if checked_sizes(self.sizes) != self.sizes:
-            raise SizeError("the sizes of a curve rise", "put the largest first")
+            raise SizeError(
+                "curve sizes are not in falling order", "give a tuple with the largest size first"
+            )
         if len(self.seconds) != len(self.sizes) or len(self.timings) not in (0, len(self.sizes)):
             raise TableError(
-                f"{len(self.sizes)} sizes have {len(self.seconds)} times and {len(self.timings)} timings",
+                f"a curve of {len(self.sizes)} sizes has {len(self.seconds)} times "
+                f"and {len(self.timings)} timings",
                 hint,
             )
         for size, seconds in zip(self.sizes, self.seconds, strict=True):
             if not (math.isfinite(seconds) and seconds >= 0):
-                raise TableError(f"size {size} takes {seconds} seconds", hint)
+                raise TableError(f"the time of size {size} is {seconds} seconds", hint)
         if any(small > large for large, small in zip(self.seconds, self.seconds[1:], strict=False)):
-            raise TableError("a smaller size takes longer", "make curves from timings with LatencyCurve.fit")
+            raise TableError(
+                "a smaller size takes longer", "use LatencyCurve.fit to make a curve from timings"
+            )
 
     @classmethod
     def fit(cls, sizes: tuple[int, ...], timings: tuple[Timing, ...]) -> LatencyCurve:
-        """Clean up: the non-increasing times nearest to the measured ones (least squares).
+        """Make a curve from timings by isotonic regression.
 
-        What is left of the noise would otherwise let a search pick the larger of two sizes to gain time.
+        The times are the least-squares fit to the measured ones that never rises as the size falls. Otherwise
+        noise could lead a search to choose the larger of two sizes in order to save time.
+
+        Args:
+            sizes: Sizes in strictly falling order.
+            timings: Measurement at each size.
         """
         measured = np.array([timing.seconds for timing in timings])
         fitted = isotonic_regression(measured, increasing=False).x
         return cls(sizes, tuple(float(value) for value in fitted), timings)
 
     def __call__(self, size: float) -> float:
-        """Seconds at `size`, linear between measured sizes; SizeError outside them."""
+        """Return the seconds at `size`, interpolated linearly between measured sizes.
+
+        Raises:
+            SizeError: `size` lies outside the measured range.
+        """
         smallest, largest = self.sizes[-1], self.sizes[0]
         if not smallest <= size <= largest:
             raise SizeError(
-                f"size {size} was not measured",
+                f"size {size} is outside the measured range",
                 f"use sizes from {smallest} to {largest}, or profile a wider range",
             )
         return float(np.interp(size, self.sizes[::-1], self.seconds[::-1]))
 
     @property
     def speedups(self) -> tuple[float, ...]:
-        """Time of the largest size divided by the time of each."""
+        """Time of the largest size divided by the time of each size."""
         return tuple(self.seconds[0] / seconds if seconds > 0 else math.inf for seconds in self.seconds)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values that can be written as JSON."""
         return {
             "sizes": list(self.sizes),
             "seconds": list(self.seconds),
@@ -81,10 +95,14 @@ class LatencyCurve:
 
     @classmethod
     def from_dict(cls, values: Any) -> LatencyCurve:
-        """The inverse of `to_dict`; TableError if an entry is missing or of another kind."""
+        """Rebuild a curve from the result of `to_dict`.
+
+        Raises:
+            TableError: A field is missing, unknown or of the wrong type.
+        """
         parts = checked_fields(values, {"sizes": (list,), "seconds": (list,), "timings": (list,)})
         for seconds in parts["seconds"]:
-            checked_kind("a time", seconds, NUMBER)
+            check_type("a time", seconds, NUMBER)
         return cls(
             tuple(parts["sizes"]),
             tuple(float(seconds) for seconds in parts["seconds"]),

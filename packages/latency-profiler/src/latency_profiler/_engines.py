@@ -1,4 +1,4 @@
-"""Engines: what turns a module into the callable that is timed."""
+"""Engines, which turn a module into the callable that is timed."""
 
 from collections.abc import Callable, Mapping
 from types import FunctionType
@@ -12,38 +12,38 @@ EngineName = Literal["eager", "compile"]
 
 
 class Engine(Protocol):
-    """What the profiler asks of an engine.
+    """Interface of an engine.
 
-    An engine that exports (ONNX Runtime, OpenVINO) does so in `prepare`, with `example_inputs`, and returns
-    a callable that takes the same tensors.
+    An engine that needs an exported model (ONNX Runtime, OpenVINO) exports it in `prepare`, using
+    `example_inputs`, and returns a callable that takes the same tensors.
     """
 
     @property
     def name(self) -> str:
-        """What is recorded in the environment."""
+        """Name recorded in the environment."""
 
     def versions(self) -> Mapping[str, str]:
-        """The versions, by package, that the times depend on."""
+        """Return the versions of the packages that latencies depend on, by package name."""
 
     def prepare(
         self, module: Callable[..., object], example_inputs: tuple[Any, ...]
     ) -> Callable[..., object]:
-        """A callable that does what `module` does in inference, ready to be timed."""
+        """Return a callable that computes what `module` computes at inference, ready to be timed."""
 
 
 class EagerEngine:
-    """Torch as it is: modules in eval mode, no gradients."""
+    """Plain torch: modules run in eval mode without gradients."""
 
     name = "eager"
 
     def versions(self) -> Mapping[str, str]:
-        """The version of torch."""
+        """Return the version of torch."""
         return {"torch": str(torch.__version__)}
 
     def prepare(
         self, module: Callable[..., object], example_inputs: tuple[Any, ...]
     ) -> Callable[..., object]:
-        """The module in eval mode, called under `torch.inference_mode()`."""
+        """Put the module into eval mode and return a callable that runs it under `torch.inference_mode()`."""
         del example_inputs
         if isinstance(module, torch.nn.Module):
             module.eval()
@@ -51,7 +51,7 @@ class EagerEngine:
 
 
 class CompileEngine(EagerEngine):
-    """`torch.compile` with static shapes; compiled in `prepare`, so that no compilation is timed."""
+    """`torch.compile` with static shapes. Compilation happens in `prepare`, so it is never timed."""
 
     name = "compile"
 
@@ -61,11 +61,15 @@ class CompileEngine(EagerEngine):
     def prepare(
         self, module: Callable[..., object], example_inputs: tuple[Any, ...]
     ) -> Callable[..., object]:
-        """The compiled module, called once with the example inputs."""
+        """Compile the module by calling it once with the example inputs, and return the compiled callable.
+
+        Raises:
+            EngineError: Compilation or the call fails.
+        """
         if isinstance(module, torch.nn.Module):
             module.eval()
-        # Inference mode goes around: torch.compile skips functions that wear a decorator of torch itself.
-        compiled = torch.compile(_with_own_code(module), backend=self.backend, dynamic=False)
+        # Apply inference mode last: torch.compile skips functions that carry one of torch's own decorators.
+        compiled = torch.compile(_with_unique_code_object(module), backend=self.backend, dynamic=False)
         call = torch.inference_mode()(compiled)
         try:
             call(*example_inputs)
@@ -77,11 +81,11 @@ class CompileEngine(EagerEngine):
         return call
 
 
-def _with_own_code(module: Callable[..., object]) -> Callable[..., object]:
-    """A function that calls `module` and shares its code object with no other.
+def _with_unique_code_object(module: Callable[..., object]) -> Callable[..., object]:
+    """Return a function that calls `module` and has a code object of its own.
 
-    torch.compile keeps its compiled graphs by code object and gives up, silently running eager code, after
-    eight; a family of sizes would share one.
+    torch.compile caches compiled graphs per code object; after eight graphs it gives up and silently runs
+    eager code. Without this, all sizes of a family would share one code object.
     """
 
     def call(*args: object) -> object:
@@ -96,9 +100,15 @@ _ENGINES: dict[str, Callable[[], Engine]] = {"eager": EagerEngine, "compile": Co
 
 
 def resolve_engine(engine: EngineName | Engine) -> Engine:
-    """The engine of that name; an engine object is returned as it is."""
+    """Return the engine with the given name; engine objects are returned unchanged.
+
+    Raises:
+        OptionError: The name is unknown.
+    """
     if not isinstance(engine, str):
         return engine
     if engine not in _ENGINES:
-        raise OptionError(f"engine {engine!r} is not known", f"use one of {', '.join(_ENGINES)} or an Engine")
+        raise OptionError(
+            f"unknown engine {engine!r}", f"use one of {', '.join(_ENGINES)} or an Engine object"
+        )
     return _ENGINES[engine]()

@@ -1,4 +1,4 @@
-"""Environment: where a table was measured, and in what two environments differ."""
+"""Description of the environment that latencies are measured in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from latency_profiler._engines import Engine, EngineName, resolve_engine
 from latency_profiler._errors import OptionError, require
-from latency_profiler._json import NUMBER, checked_fields, checked_kind
+from latency_profiler._json import NUMBER, check_type, checked_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 
 
 class Difference(NamedTuple):
-    """One thing in which two environments differ."""
+    """One property in which two environments differ.
+
+    Attributes:
+        what: Name of the property.
+        here: Value in the environment whose `differences` method was called; None if it has no such property.
+        there: Value in the other environment; None if it has no such property.
+    """
 
     what: str
     here: object
@@ -34,23 +40,23 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Environment:
-    """Everything that latencies depend on, as far as it can be known.
+    """Hardware, software and input settings that latencies depend on.
 
     Attributes:
         device: Type of the torch device: cpu, cuda, …
         device_name: Name of the CPU or accelerator.
-        capability: Instruction set that torch uses on a CPU (AVX2, AVX512, …); "" elsewhere.
-        cores: Cores that this process may use.
+        capability: Instruction set that torch uses on a CPU (AVX2, AVX512, …); "" on other devices.
+        cores: Number of CPU cores available to the process.
         system: Operating system and architecture.
-        threads: Threads of torch.
+        threads: Number of torch threads.
         dtype: Name of the dtype: float32, …
         engine: Name of the engine.
-        versions: Of Python and of the packages that the engine names.
-        clock: Which clock was read.
-        batch_size: Of the inputs, if told.
-        sequence_length: Of the inputs, if told.
-        details: Whatever else matters: the attention implementation, the lengths of prompt and generation.
-        load_average: Mean number of running processes during the minute before; never a difference.
+        versions: Versions of Python and of the packages reported by the engine, by name.
+        clock: Name of the clock.
+        batch_size: Batch size of the inputs, or None if not given.
+        sequence_length: Sequence length of the inputs, or None if not given.
+        details: Other settings that matter, such as the attention implementation or the prompt length.
+        load_average: System load over the last minute, or None if unknown; ignored by `differences`.
     """
 
     device: str
@@ -81,12 +87,25 @@ class Environment:
         clock: ClockName | Clock = "wall",
         details: Mapping[str, str | int | float] | None = None,
     ) -> Environment:
-        """The environment of this process; `threads` None means as many as torch has now."""
+        """Describe the environment of this process.
+
+        Args:
+            device: Device that the work runs on.
+            dtype: Dtype of the modules and inputs.
+            batch_size: Batch size of the inputs.
+            sequence_length: Sequence length of the inputs.
+            threads: Number of torch threads used for measuring; None takes the current setting.
+            engine: Engine, or its name.
+            clock: Clock, or its name.
+            details: Other settings that matter, by name.
+
+        Raises:
+            OptionError: The device does not exist on this machine, the engine is unknown, or a batch size or
+                sequence length is below 1.
+        """
         device, engine = torch.device(device), resolve_engine(engine)
         for name, value in (("batch_size", batch_size), ("sequence_length", sequence_length)):
-            require(
-                value is None or value >= 1, f"{name} is {value}", "use a whole number from 1 up, or None"
-            )
+            require(value is None or value >= 1, f"{name} is {value}", "use a positive integer, or None")
         return cls(
             device=device.type,
             device_name=_device_name(device),
@@ -105,33 +124,37 @@ class Environment:
         )
 
     def differences(self, other: Environment) -> list[Difference]:
-        """In what `other` differs from this one; the load average does not count."""
-        here, there = self._flat(), other._flat()
+        """List the properties in which `other` differs from this environment, ignoring the load average."""
+        here, there = self._comparable(), other._comparable()
         return [
             Difference(what, here.get(what), there.get(what))
             for what in {**here, **there}
             if here.get(what) != there.get(what)
         ]
 
-    def _flat(self) -> dict[str, object]:
-        """One entry per thing to compare: versions and details singly."""
+    def _comparable(self) -> dict[str, object]:
+        """Return the properties to compare, with one entry for each version and each detail."""
         values = self.to_dict()
         del values["load_average"]
         versions, details = values.pop("versions"), values.pop("details")
         return {**values, **{f"{name} version": value for name, value in versions.items()}, **details}
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, as plain values for JSON."""
+        """Return the fields as plain values that can be written as JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Any) -> Environment:
-        """The inverse of `to_dict`; TableError if a field is missing or of another kind."""
-        environment = cls(**checked_fields(values, _KINDS))
+        """Rebuild an environment from the result of `to_dict`.
+
+        Raises:
+            TableError: A field is missing, unknown or of the wrong type.
+        """
+        environment = cls(**checked_fields(values, _FIELD_TYPES))
         for name, value in environment.versions.items():
-            checked_kind(f"the version of {name}", value, (str,))
+            check_type(f"the version of {name}", value, (str,))
         for name, detail in environment.details.items():
-            checked_kind(name, detail, (str, *NUMBER))
+            check_type(name, detail, (str, *NUMBER))
         return environment
 
     def __str__(self) -> str:
@@ -152,15 +175,15 @@ class Environment:
         return ", ".join(parts + [f"{key} {value}" for key, value in self.details.items()])
 
 
-_NOTHING = type(None)
-_KINDS: dict[str, tuple[type, ...]] = {entry.name: (str,) for entry in fields(Environment)} | {
+_NONE = type(None)
+_FIELD_TYPES: dict[str, tuple[type, ...]] = {entry.name: (str,) for entry in fields(Environment)} | {
     "cores": (int,),
     "threads": (int,),
     "versions": (dict,),
-    "batch_size": (int, _NOTHING),
-    "sequence_length": (int, _NOTHING),
+    "batch_size": (int, _NONE),
+    "sequence_length": (int, _NONE),
     "details": (dict,),
-    "load_average": (*NUMBER, _NOTHING),
+    "load_average": (*NUMBER, _NONE),
 }
 
 
@@ -182,7 +205,8 @@ def _device_name(device: torch.device) -> str:
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None or accelerator.type != device.type:
         raise OptionError(
-            f"there is no {device.type} device here", "use device 'cpu', or install torch for it"
+            f"there is no {device.type} device on this machine",
+            f"use device 'cpu', or install a build of torch that supports {device.type}",
         )
     module = torch.get_device_module(device)
     return str(module.get_device_name(device)) if hasattr(module, "get_device_name") else device.type

@@ -1,52 +1,58 @@
-"""Everything that can go wrong, as one small family: each error says what, the rule, and the next step."""
+"""Exceptions of this package. Each message states the problem, then what to do about it."""
 
 
 class ProfilerError(Exception):
-    """Base of all errors of this package: one line, made of what is wrong and a hint what to do."""
+    """Base class of all errors of this package. Its text is one line: the message, then the hint.
+
+    Attributes:
+        message: Description of the problem.
+        hint: What to do about it.
+        exit_code: Exit code of the command line.
+    """
 
     exit_code = 1
 
     def __init__(self, message: str, hint: str) -> None:
-        message = " ".join(message.splitlines())  # names out of a file may hold anything
+        message = " ".join(message.splitlines())  # names read from a file may contain line breaks
         super().__init__(f"{message}; {hint}")
         self.message = message
         self.hint = hint
 
 
 class OptionError(ProfilerError, ValueError):
-    """An argument is outside its range, or does not go with another one."""
+    """An argument is out of range, or cannot be combined with another argument."""
 
     exit_code = 2
 
 
 class SizeError(ProfilerError, ValueError):
-    """A list of sizes is not usable, or a size lies outside a curve."""
+    """A list of sizes is invalid, or a size lies outside a curve."""
 
     exit_code = 2
 
 
 class FactoryError(ProfilerError):
-    """A factory cannot be found, raises, or does not return a callable."""
+    """A factory cannot be found, raises an exception, or does not return a callable."""
 
 
 class OutputError(ProfilerError):
-    """A callable raises when it is called, or returns values that are not finite."""
+    """A callable raises an exception when called, or returns non-finite values."""
 
 
 class EngineError(ProfilerError):
-    """An engine cannot prepare or run a module here."""
+    """An engine cannot prepare or run a module on this machine."""
 
 
 class TableError(ProfilerError, ValueError):
-    """A table or its file is corrupt, foreign, or of another version."""
+    """A table is invalid, or its file is unreadable, corrupt, not a latency table, or of another version."""
 
 
 class EnvironmentMismatch(ProfilerError):
-    """A table was measured elsewhere and its use here was not agreed to."""
+    """A table was measured in another environment, and using it here was not allowed explicitly."""
 
 
 def one_line(error: BaseException) -> str:
-    """The type and the first line of the message of somebody else's exception."""
+    """Summarise an exception as its type and the first line of its message."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 

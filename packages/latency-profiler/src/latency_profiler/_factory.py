@@ -1,4 +1,4 @@
-"""Factories named on a command line: ``package.module:build``."""
+"""Factories given on the command line as ``package.module:function``."""
 
 import importlib
 import sys
@@ -12,35 +12,43 @@ from latency_profiler._profile import Build
 
 
 def import_factory(name: str) -> Build:
-    """Import ``package.module:build``; modules of the working folder are found too."""
+    """Import the factory ``package.module:function``, also from the working folder.
+
+    Raises:
+        FactoryError: The name has another form, the import fails, or the function does not exist or is not
+            callable.
+    """
     module_name, colon, function_name = name.partition(":")
     if not colon or not module_name or not function_name:
         raise FactoryError(
-            f"{name!r} names no factory",
-            "write package.module:function, or transformer_layer, transformer_attention, transformer_ffn",
+            f"{name!r} is not the name of a factory",
+            "use package.module:function, transformer_layer, transformer_attention or transformer_ffn",
         )
     folder = str(Path.cwd())
-    if folder not in sys.path:  # a console script has its own folder there, not the working folder
+    if folder not in sys.path:  # the path of a console script starts with the script's folder instead
         sys.path.insert(0, folder)
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
         raise FactoryError(
             f"cannot import {module_name}: {one_line(error)}",
-            "install it, or start in the folder that holds it",
+            "install it, or run the command in the folder that contains it",
         ) from error
     build = getattr(module, function_name, None)
     if not callable(build):
-        found = "cannot be called" if hasattr(module, function_name) else "does not exist"
-        raise FactoryError(f"{function_name} in {module_name} {found}", "name a function of one size")
+        problem = "is not callable" if hasattr(module, function_name) else "does not exist"
+        raise FactoryError(
+            f"{function_name} in {module_name} {problem}",
+            "name a function that takes a size and returns a module",
+        )
     return build  # type: ignore[no-any-return]
 
 
 def on_device(build: Build, device: torch.device, dtype: torch.dtype) -> Build:
-    """The same factory with its modules moved to the device and the dtype."""
+    """Wrap a factory so that it moves its modules to the device and the dtype."""
 
-    def moved(size: int) -> Callable[..., object]:
+    def build_on_device(size: int) -> Callable[..., object]:
         module = build(size)
         return module.to(device, dtype) if isinstance(module, torch.nn.Module) else module
 
-    return moved
+    return build_on_device

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic file writes."""
 
 import os
 import tempfile
@@ -10,17 +10,17 @@ from latency_profiler._errors import OptionError
 
 
 def check_writable(path: Path) -> None:
-    """Raise OptionError if `path` cannot be written, before hours are spent on what it is to hold."""
-    with _temporary(path):
+    """Raise OptionError if `path` cannot be written; call it before a long measurement."""
+    with _temporary_file(path):
         pass
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
-    """A temporary name in the same folder, which becomes `path` when the block ends without an error."""
-    with _temporary(path) as temporary:
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a temporary path in the same folder, and rename it to `path` if the block succeeds."""
+    with _temporary_file(path) as temporary:
         yield temporary
-        # Temporary files are private; a table is as readable as any other new file of this user.
+        # Temporary files are private; give this one the permissions of an ordinary new file.
         mask = os.umask(0)
         os.umask(mask)
         temporary.chmod(0o666 & ~mask)
@@ -28,8 +28,8 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _temporary(path: Path) -> Iterator[Path]:
-    """A new file beside `path`, removed at the end if it is still there."""
+def _temporary_file(path: Path) -> Iterator[Path]:
+    """Create a file beside `path`, and remove it at the end unless it has been renamed."""
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
     except OSError as error:

@@ -1,11 +1,11 @@
-"""The figure: time and speedup against size, with the spread, and what proportional cost would be."""
+"""Figures of time and speedup against size."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from latency_profiler._errors import OptionError
-from latency_profiler._files import written_whole
+from latency_profiler._files import atomic_write
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,18 +15,26 @@ if TYPE_CHECKING:
     from latency_profiler._table import LatencyTable
 
 FORMATS = (".png", ".svg", ".pdf")
-# Okabe and Ito's colours, which colour-blind readers can tell apart.
+# The palette of Okabe and Ito, which colour-blind readers can distinguish.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def draw(tables: Mapping[str, LatencyTable], path: Path) -> None:
-    """Save a figure of the tables, by name, to `path` (.png, .svg or .pdf)."""
+    """Draw one or several tables and save the figure.
+
+    Args:
+        tables: Tables by the name shown in the legend.
+        path: Output file, ending in .png, .svg or .pdf.
+
+    Raises:
+        OptionError: The file has another ending or cannot be written, or matplotlib is not installed.
+    """
     if path.suffix not in FORMATS:
-        raise OptionError(f"{path} is no {', '.join(FORMATS)} file", "choose such an ending")
+        raise OptionError(f"cannot draw to {path}", f"use a file ending in {', '.join(FORMATS)}")
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise OptionError("plots need matplotlib", "pip install latency-profiler[plot]") from error
+        raise OptionError("plots need matplotlib", "run: pip install latency-profiler[plot]") from error
     kinds = list({kind: None for table in tables.values() for kind in table.curves})
     figure = Figure(figsize=(4.8 * max(2, len(kinds)), 6.6), layout="constrained")
     panels = figure.subplots(2, len(kinds), squeeze=False)
@@ -38,14 +46,14 @@ def draw(tables: Mapping[str, LatencyTable], path: Path) -> None:
                 _draw_speedups(panels[1, column], name, table.curves[kind], colour)
         _label(panels[0, column], kind, "time, ms")
         _label(panels[1, column], kind, "speedup")
-        _use_round_ticks(panels[1, column])
+        _label_ticks_with_numbers(panels[1, column])
     figure.suptitle("\n".join(_environments(tables)), fontsize=8, color="0.4")
     figure.supxlabel(
-        "dots: time, cleaned up; band: fastest to median sample; dotted: in proportion to size",
+        "dots: monotone fit; band: fastest to median sample; dotted line: time in proportion to size",
         fontsize=8,
         color="0.4",
     )
-    with written_whole(path) as temporary:
+    with atomic_write(path) as temporary:
         figure.savefig(temporary, dpi=160)
 
 
@@ -61,7 +69,7 @@ def _draw_times(axes: Any, name: str, curve: LatencyCurve, colour: str) -> None:
 
 
 def _draw_speedups(axes: Any, name: str, curve: LatencyCurve, colour: str) -> None:
-    """On logarithmic scales, where a geometric grid is even; size 0 has no place there."""
+    """Use logarithmic axes, on which a geometric grid is evenly spaced; they cannot show size 0."""
     sizes = [size for size in curve.sizes if size > 0]
     if not sizes:
         return
@@ -81,15 +89,15 @@ def _label(axes: Any, kind: str, quantity: str) -> None:
         axes.legend(frameon=False)
 
 
-def _use_round_ticks(axes: Any) -> None:
-    """Numbers instead of powers: 64 rather than 2^6, 8x rather than 2^3."""
+def _label_ticks_with_numbers(axes: Any) -> None:
+    """Label ticks with numbers instead of powers: 64 rather than 2^6, 8x rather than 2^3."""
     axes.xaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_major_formatter("{x:g}x")
 
 
 def _environments(tables: Mapping[str, LatencyTable]) -> list[str]:
-    """One line per environment, with the names of the tables that were measured in it."""
-    names: dict[str, list[str]] = {}
+    """Return one line per environment, with the names of the tables that were measured in it."""
+    names_by_environment: dict[str, list[str]] = {}
     for name, table in tables.items():
-        names.setdefault(str(table.environment), []).append(name)
-    return [f"{', '.join(those)}: {environment}" for environment, those in names.items()]
+        names_by_environment.setdefault(str(table.environment), []).append(name)
+    return [f"{', '.join(names)}: {environment}" for environment, names in names_by_environment.items()]

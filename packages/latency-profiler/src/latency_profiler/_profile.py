@@ -1,4 +1,4 @@
-"""Profile a family of modules: all sizes in every round, never one size after the other."""
+"""Profile families of modules, timing all their sizes in every round."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ from latency_profiler._clock import Clock, ClockName, resolve_clock
 from latency_profiler._curve import LatencyCurve
 from latency_profiler._engines import Engine, EngineName, resolve_engine
 from latency_profiler._errors import FactoryError, OptionError, ProfilerError, one_line
-from latency_profiler._memory import kept_memory
+from latency_profiler._memory import keep_freed_memory
 from latency_profiler._rounds import Inputs, Progress, Stopping, Variant, run_rounds
 from latency_profiler._sizes import checked_sizes
 from latency_profiler._statistics import fastest_tenth
 from latency_profiler._threads import pinned_threads
-from latency_profiler._timing import seconds_error, summarise
+from latency_profiler._timing import summarise, worst_time_error
 
 Build = Callable[[int], Callable[..., object]]
 
 
 @dataclass(frozen=True)
 class Family:
-    """A module at several sizes.
+    """Module that can be built at several sizes.
 
     Attributes:
-        build: From a size to a module or any other callable; build(0) is what is left of a removed module.
-        sizes: Strictly falling or rising.
-        inputs: A tensor, a tuple of arguments, or a function of nothing that returns such a tuple; the
-            function is called before every call, outside the timing, for modules that change their inputs.
+        build: Factory that takes a size and returns a module or any other callable; ``build(0)`` returns what
+            replaces a removed module.
+        sizes: Sizes in strictly falling or rising order.
+        inputs: Tensor, tuple of arguments, or function without parameters that returns such a tuple. The
+            function is called before every call of the module and is not timed; use it for modules that
+            change their inputs.
     """
 
     build: Build
@@ -51,9 +53,9 @@ def profile(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> LatencyCurve:
-    """Seconds of ``build(size)(*inputs)`` for every size: ``profile(build, range(12, -1, -1), x)``.
+    """Measure the latency of ``build(size)(*inputs)`` at every size: ``profile(build, [12, 8, 4, 0], x)``.
 
-    See `profile_families`, of which this is the case of one family.
+    This is `profile_families` for a single family; the parameters are described there and in `Family`.
     """
     curves = profile_families(
         {"build": Family(build, sizes, inputs)},
@@ -83,48 +85,58 @@ def profile_families(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, LatencyCurve]:
-    """The curves of several families, measured in the same rounds so that they can be set against each other.
+    """Measure the latency curves of several families in the same rounds, so that they are comparable.
 
-    A whole model fits in as a family of one size, ``Family(lambda size: model, [1], inputs)``; what its time
-    exceeds the sum of its modules by is the fixed part of a table.
+    A whole model can be included as a family with one size, ``Family(lambda size: model, [1], inputs)``. Its
+    time minus the sum of its modules' times is the fixed part of a table.
 
-    The time of a size is the mean of the fastest tenth of its samples, which changes least when the load of
-    the machine does; then curves are made monotone (`LatencyCurve.fit`).
+    The time of a size is the mean of the fastest tenth of its samples, which is the estimate that changes
+    least with the load of the machine. The curves are then made monotone by `LatencyCurve.fit`.
 
-    All modules are alive at once: a family of widths 3072·0.9^i takes ten times the memory of its largest.
-    Each is built, prepared by the engine, called once to see that its outputs are finite, and warmed up
-    before anything is timed.
+    Before anything is timed, every module is built, prepared by the engine, called once to check that its
+    outputs are finite, and warmed up. All modules stay in memory: a family of widths 3072·0.9^i takes ten
+    times the memory of its largest module.
 
     Args:
-        families: By name.
-        rel_error: Wanted half-width of the confidence interval of every size's time, relative.
-        confidence: Of the intervals.
-        min_rounds: Fewest rounds, unless the time is up.
-        max_seconds: Longest time to measure, building and warm-up excluded.
-        engine: "eager", "compile", or any `Engine`.
-        clock: "wall" (on accelerators: device events), "cpu" (CPU time of this process, for shared machines;
-            one thread only), or any `Clock`.
-        threads: Threads of torch for the duration; None leaves them as they are.
-        seed: Of the orders within rounds.
-        progress: Called with the number of rounds and the fraction of `max_seconds` used up.
+        families: Families by name.
+        rel_error: Requested half-width of the confidence interval of every time, relative to the time.
+        confidence: Confidence level of the intervals.
+        min_rounds: Minimum number of rounds, unless `max_seconds` is reached first.
+        max_seconds: Time limit of the measurement, excluding building and warm-up.
+        engine: "eager", "compile", or an `Engine` object.
+        clock: "wall" (elapsed time; device events on accelerators), "cpu" (CPU time of this process, for
+            shared machines; one thread only), or a `Clock` object.
+        threads: Number of torch threads during the measurement; None keeps the current setting.
+        seed: Seed of the random order within each round.
+        progress: Called after each round with the number of rounds and the fraction of `max_seconds` used;
+            the fraction is 1.0 at the end.
+
+    Returns:
+        One curve per family, by name.
 
     Raises:
+        OptionError: An argument is out of range, or there are no families.
         SizeError: Sizes are negative, unsorted or repeated.
-        FactoryError: A factory raises or returns something that cannot be called.
+        FactoryError: A factory raises an exception or returns something that is not callable.
+        EngineError: The engine cannot prepare a module.
         OutputError: A module cannot be called with the inputs, or its outputs are not finite.
     """
     if not families:
-        raise OptionError("there is no family to profile", "give at least one")
+        raise OptionError("there are no families to profile", "give at least one Family")
     stopping = Stopping(rel_error, confidence, min_rounds, max_seconds)
     engine = resolve_engine(engine)
     sizes = {name: checked_sizes(family.sizes) for name, family in families.items()}
-    with pinned_threads(threads), kept_memory():
-        variants = [_ready(family, size, engine) for name, family in families.items() for size in sizes[name]]
+    with pinned_threads(threads), keep_freed_memory():
+        variants = [
+            _prepared_variant(family, size, engine)
+            for name, family in families.items()
+            for size in sizes[name]
+        ]
         rounds = run_rounds(
             variants,
             resolve_clock(clock, device_of(variants[0].function, variants[0].arguments())),
             stopping,
-            lambda samples: seconds_error(samples, confidence, fastest_tenth),
+            lambda samples: worst_time_error(samples, confidence, fastest_tenth),
             balanced=True,
             seed=seed,
             progress=progress,
@@ -135,19 +147,20 @@ def profile_families(
     }
 
 
-def _ready(family: Family, size: int, engine: Engine) -> Variant:
-    """Build, prepare and check the module of one size."""
+def _prepared_variant(family: Family, size: int, engine: Engine) -> Variant:
+    """Build the module of one size, prepare it with the engine and check its outputs."""
     try:
         module = family.build(size)
     except ProfilerError:
         raise
     except Exception as error:
         raise FactoryError(
-            f"build({size}) raises {one_line(error)}", "every size must be built, also 0 if it is listed"
+            f"build({size}) raised {one_line(error)}",
+            "the factory must support every listed size, including 0 if it is listed",
         ) from error
     if not callable(module):
         raise FactoryError(
-            f"build({size}) returns {type(module).__name__}, which cannot be called",
+            f"build({size}) returned {type(module).__name__}, which is not callable",
             "return a module or a function",
         )
     variant = Variant(module, family.inputs)

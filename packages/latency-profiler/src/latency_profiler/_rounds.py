@@ -1,4 +1,4 @@
-"""The measuring loop: rounds that sample every variant once, in random order, until precise or late."""
+"""Sampling loop: every round times all variants, in random order, until the results are precise enough."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,18 +16,32 @@ Inputs = torch.Tensor | tuple[Any, ...] | Callable[[], tuple[Any, ...]]
 Progress = Callable[[int, float], None]
 StopReason = Literal["rel_error", "max_seconds"]
 
-# No statement about the spread can be made from fewer rounds, however late it is.
+# Fewer rounds say nothing about the spread, so the time limit is ignored until there are this many.
 FEWEST_ROUNDS = 5
-# Shorter samples are dominated by the clock and by single interrupts; a quick callable is called repeatedly.
+# Seconds. The clock and single interrupts dominate shorter samples, so quick callables are called repeatedly.
 SHORTEST_SAMPLE = 1e-3
-MOST_CALLS = 1 << 16
-MOST_REPEATS = 8
+MOST_CALLS = 1 << 16  # per sample
+MOST_REPEATS = 8  # samples of one variant per round
 WARM_UP_CALLS = 3
+# Factor by which the number of rounds grows between checks of the precision. Rare checks limit the cost of
+# the bootstrap, and the chance to stop at a moment when the interval happens to be too narrow.
+CHECK_GROWTH = 1.2
 
 
 @dataclass(frozen=True)
 class Stopping:
-    """When to stop: after `min_rounds` and `min_seconds` once `rel_error` is met, or after `max_seconds`."""
+    """Rule for when to stop sampling.
+
+    Sampling stops when `rel_error` is reached, after at least `min_rounds` and `min_seconds`, or when
+    `max_seconds` have passed.
+
+    Attributes:
+        rel_error: Requested relative error, above 0.
+        confidence: Confidence level of the intervals, between 0 and 1.
+        min_rounds: Minimum number of rounds.
+        max_seconds: Time limit.
+        min_seconds: Minimum time.
+    """
 
     rel_error: float
     confidence: float
@@ -45,18 +59,24 @@ class Stopping:
         require(
             self.min_rounds >= FEWEST_ROUNDS,
             f"min_rounds is {self.min_rounds}",
-            f"use {FEWEST_ROUNDS} or more; 60 is a good number",
+            f"use {FEWEST_ROUNDS} or more, such as 60",
         )
         require(
             0 <= self.min_seconds <= self.max_seconds and self.max_seconds > 0,
-            f"min_seconds is {self.min_seconds} and max_seconds {self.max_seconds}",
+            f"min_seconds is {self.min_seconds} and max_seconds is {self.max_seconds}",
             "use 0 <= min_seconds <= max_seconds, and max_seconds above 0",
         )
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """The samples; the calls per sample of each variant; why it stopped."""
+    """Result of the sampling loop.
+
+    Attributes:
+        samples: Seconds per call: for each variant, float64 of shape (rounds, repeats within a round).
+        calls: Number of calls per sample of each variant.
+        stopped: Condition that ended the loop.
+    """
 
     samples: Samples
     calls: tuple[int, ...]
@@ -64,7 +84,7 @@ class Rounds:
 
 
 class Variant:
-    """A callable with its inputs, sampled in batches of calls."""
+    """Callable with its inputs; a sample is the time of one or more calls."""
 
     def __init__(self, function: Callable[..., object], inputs: Inputs) -> None:
         self.function = function
@@ -73,16 +93,16 @@ class Variant:
         if not isinstance(inputs, tuple) and not callable(inputs):
             raise OptionError(
                 f"inputs is a {type(inputs).__name__}",
-                "use a tensor, a tuple of arguments, or a function of nothing that returns such a tuple",
+                "use a tensor, a tuple of arguments, or a function without parameters that returns a tuple",
             )
         self.inputs = inputs
 
     def arguments(self) -> tuple[Any, ...]:
-        """The arguments of one call: the tuple that was given, or a fresh one from the function."""
+        """Return the arguments of one call: the given tuple, or a new one from the given function."""
         return self.inputs if isinstance(self.inputs, tuple) else self.inputs()
 
     def seconds(self, clock: Clock, calls: int) -> float:
-        """Seconds of `calls` calls in a row; their arguments are made before the clock starts."""
+        """Return the seconds that `calls` calls take; their arguments are made before the clock starts."""
         arguments = [self.arguments() for _ in range(calls)]
 
         def run() -> None:
@@ -92,22 +112,25 @@ class Variant:
         return clock.elapsed(run)
 
     def calls_per_sample(self, clock: Clock) -> tuple[int, float]:
-        """Warm up, then find how many calls make a sample that can be timed, and the seconds they take."""
+        """Warm up, then return the number of calls that a reliable sample needs and the seconds it takes."""
         for _ in range(WARM_UP_CALLS):
             self.seconds(clock, 1)
         calls = 1
         while (seconds := self.seconds(clock, calls)) < SHORTEST_SAMPLE and calls < MOST_CALLS:
-            # At most tenfold, since a very short sample says little about how many calls are needed.
-            wanted = calls * SHORTEST_SAMPLE / seconds if seconds > 0 else math.inf
-            calls = min(MOST_CALLS, 10 * calls, max(calls + 1, math.ceil(min(wanted, MOST_CALLS))))
+            # Grow at most tenfold: a very short sample is a poor guide to the number of calls needed.
+            needed = calls * SHORTEST_SAMPLE / seconds if seconds > 0 else math.inf
+            calls = min(MOST_CALLS, 10 * calls, max(calls + 1, math.ceil(min(needed, MOST_CALLS))))
         return calls, seconds
 
 
 def balanced_repeats(seconds: Sequence[float]) -> list[int]:
-    """How often to sample variants that take `seconds`, so that the quick ones get a fair share of the time.
+    """Return how many samples of each variant a round takes, so that quick variants are sampled more often.
 
-    Short samples are the noisiest and cost the least: each variant gets as many as fit into the mean time,
-    from 1 to 8. A round of BERT-base's attention and FFN sizes grows by a third for it.
+    Short samples are the noisiest and the cheapest. Each variant gets as many as fit into the mean time, from
+    1 to 8. This makes a round over the attention and FFN sizes of BERT-base a third longer.
+
+    Args:
+        seconds: Time of one sample of each variant.
     """
     mean = math.fsum(seconds) / len(seconds)
     return [
@@ -125,45 +148,62 @@ def run_rounds(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Rounds:
-    """Sample all variants in every round, in an order drawn anew each time, until done.
+    """Sample all variants in every round, in a new random order each time, until `stopping` applies.
 
-    One after the other, variants meet different weather: medians are then off by 10 %. Interleaved, they
-    share it; and since the order is random, none always comes after the same other one.
+    Variants timed one after the other meet different load on the machine, and their medians can differ by
+    10 % for the same work. Interleaved variants share the load, and the random order ensures that no variant
+    always follows the same other one.
 
     Args:
-        variants: What to time.
-        clock: Times the samples; its `now` is asked for the limits.
-        stopping: The rule.
-        error: From samples to the relative error that is compared with the wanted one.
-        balanced: Sample quick variants several times a round; otherwise all once.
-        seed: Of the orders.
-        progress: Called after each round with the number of rounds and the fraction of the time limit that is
-            used up, 1.0 at the end.
+        variants: Variants to time.
+        clock: Clock for the samples and for the time limits.
+        stopping: Rule for when to stop.
+        error: Function from the samples to the relative error that is compared with `stopping.rel_error`.
+        balanced: Sample quick variants several times per round (`balanced_repeats`) instead of once.
+        seed: Seed of the random orders.
+        progress: Called after each round with the number of rounds and the fraction of the time limit used;
+            the fraction is 1.0 at the end.
     """
     calls, seconds = zip(*(variant.calls_per_sample(clock) for variant in variants), strict=True)
     repeats = balanced_repeats(seconds) if balanced else [1] * len(variants)
-    slots = [index for index, count in enumerate(repeats) for _ in range(count)]
-    ends = np.cumsum(repeats)[:-1]  # where the slots of one variant end and those of the next begin
+    report = progress or _no_progress
     generator = np.random.default_rng(seed)
     rows: list[list[float]] = []
-    start = clock.now()
     next_check = stopping.min_rounds
+    start = clock.now()
     while True:
-        row = [0.0] * len(slots)
-        for slot in generator.permutation(len(slots)):
-            index = slots[slot]
-            row[slot] = variants[index].seconds(clock, calls[index]) / calls[index]
-        rows.append(row)
+        rows.append(_sample_round(variants, calls, repeats, clock, generator))
         rounds, spent = len(rows), clock.now() - start
-        late = spent >= stopping.max_seconds and rounds >= FEWEST_ROUNDS
-        if late or (rounds >= next_check and spent >= stopping.min_seconds):
-            samples = np.split(np.array(rows), ends, axis=1)
+        out_of_time = spent >= stopping.max_seconds and rounds >= FEWEST_ROUNDS
+        if out_of_time or (rounds >= next_check and spent >= stopping.min_seconds):
+            samples = np.split(np.array(rows), np.cumsum(repeats)[:-1], axis=1)
             precise = rounds >= stopping.min_rounds and error(samples) <= stopping.rel_error
-            if precise or late:
-                if progress:
-                    progress(rounds, 1.0)
+            if precise or out_of_time:
+                report(rounds, 1.0)
                 return Rounds(samples, calls, "rel_error" if precise else "max_seconds")
-            # Looking seldom keeps the cost of the bootstrap and the temptation of a lucky moment small.
-            next_check = math.ceil(1.2 * rounds)
-        if progress:
-            progress(rounds, min(1.0, spent / stopping.max_seconds))
+            next_check = math.ceil(CHECK_GROWTH * rounds)
+        report(rounds, min(1.0, spent / stopping.max_seconds))
+
+
+def _sample_round(
+    variants: Sequence[Variant],
+    calls: Sequence[int],
+    repeats: Sequence[int],
+    clock: Clock,
+    generator: np.random.Generator,
+) -> list[float]:
+    """Take the samples of one round in random order.
+
+    Returns:
+        Seconds per call of each sample: all repeats of the first variant, then of the second, and so on.
+    """
+    variant_of_sample = [index for index, count in enumerate(repeats) for _ in range(count)]
+    row = [0.0] * len(variant_of_sample)
+    for place in generator.permutation(len(row)):
+        index = variant_of_sample[place]
+        row[place] = variants[index].seconds(clock, calls[index]) / calls[index]
+    return row
+
+
+def _no_progress(rounds: int, fraction: float) -> None:
+    """Ignore progress reports."""

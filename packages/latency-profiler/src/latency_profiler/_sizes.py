@@ -1,4 +1,4 @@
-"""Sizes of a module family: heads, widths; written as a list, a range, or a geometric grid."""
+"""Sizes of a module family (such as heads or widths), given as a list, a range or a geometric grid."""
 
 import re
 from collections.abc import Sequence
@@ -10,14 +10,24 @@ _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 
 
 def geometric_sizes(largest: int, ratio: float = 0.9, smallest: float = 0.01) -> tuple[int, ...]:
-    """`largest` times ratio^i while that fraction is at least `smallest`, and 0: 3072, 2764, …, 33, 0.
+    """Return a geometric grid of sizes that ends with 0: 3072, 2764, …, 33, 0.
 
-    The fraction is rounded to four digits first, as in the paper's grid of widths.
+    Args:
+        largest: Largest size.
+        ratio: Ratio of neighbouring sizes, between 0 and 1.
+        smallest: Smallest fraction of `largest` to include, apart from 0.
+
+    Returns:
+        The distinct values of ``largest * ratio**i``, largest first, then 0. The fraction ``ratio**i`` is
+        rounded to four digits and the size is rounded down, as in the ZipLM paper.
+
+    Raises:
+        SizeError: An argument is out of range.
     """
     if largest < 1 or not 0 < ratio < 1 or not 0 < smallest <= 1:
         raise SizeError(
-            f"no grid has largest size {largest}, ratio {ratio} and smallest fraction {smallest}",
-            "use a largest size from 1 up and numbers between 0 and 1, such as 3072*0.9^i",
+            f"cannot make a grid with largest size {largest}, ratio {ratio} and smallest fraction {smallest}",
+            "use a largest size of at least 1, and a ratio and fraction between 0 and 1, such as 3072*0.9^i",
         )
     sizes = []
     fraction = 1.0
@@ -27,34 +37,46 @@ def geometric_sizes(largest: int, ratio: float = 0.9, smallest: float = 0.01) ->
     return tuple(sorted({*sizes, 0}, reverse=True))
 
 
-LARGEST = 2**53  # whole numbers beyond are not exact as floats
+LARGEST = 2**53  # floats cannot represent all larger integers
 
 
 def checked_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
-    """The sizes, largest first; they must be whole, not negative, and strictly falling or rising."""
+    """Return the sizes in falling order.
+
+    Raises:
+        SizeError: The sizes are not non-negative integers up to 2**53 in strictly falling or rising order.
+    """
     values = tuple(sizes)
-    hint = "use falling sizes such as 12,8,4,0"
+    hint = "use falling sizes, such as 12,8,4,0"
     if not values:
-        raise SizeError("there are no sizes", hint)
+        raise SizeError("the list of sizes is empty", hint)
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int):
-            raise SizeError(f"size {value!r} is not a whole number", hint)
+            raise SizeError(f"size {value!r} is not an integer", hint)
         if value < 0:
             raise SizeError(f"size {value} is negative", hint)
         if value > LARGEST:
-            raise SizeError(f"a size has {len(str(value))} digits", f"sizes go up to {LARGEST}")
+            raise SizeError(f"a size has {len(str(value))} digits", f"the largest allowed size is {LARGEST}")
     falling = tuple(sorted(set(values), reverse=True))
     if values not in (falling, falling[::-1]):
-        way = values[1] - values[0]
-        place = next(i for i in range(1, len(values)) if (values[i] - values[i - 1]) * way <= 0)
+        direction = values[1] - values[0]
+        place = next(i for i in range(1, len(values)) if (values[i] - values[i - 1]) * direction <= 0)
         raise SizeError(
-            f"sizes are not sorted or repeat: {values[place]} comes after {values[place - 1]}", hint
+            f"sizes are unsorted or repeated: {values[place]} comes after {values[place - 1]}", hint
         )
     return falling
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Read ``12,8,4,0`` (a list), ``12..0`` (a range), or ``3072*0.9^i`` (a grid, see `geometric_sizes`)."""
+    """Parse sizes given as text, and return them in falling order.
+
+    Args:
+        text: List ``12,8,4,0``, range ``12..0`` (both ends included) or geometric grid ``3072*0.9^i`` (see
+            `geometric_sizes`).
+
+    Raises:
+        SizeError: The text cannot be parsed, or the sizes are invalid.
+    """
     compact = text.replace(" ", "")
     if grid := _GRID.fullmatch(compact):
         return geometric_sizes(int(grid[1]), float(grid[2]))
@@ -66,6 +88,6 @@ def parse_sizes(text: str) -> tuple[int, ...]:
         values = [int(part) for part in compact.split(",")]
     except ValueError:
         raise SizeError(
-            f"sizes {text!r} cannot be read", "write a list 12,8,4,0, a range 12..0, or a grid 3072*0.9^i"
+            f"cannot parse sizes {text!r}", "write a list 12,8,4,0, a range 12..0 or a grid 3072*0.9^i"
         ) from None
     return checked_sizes(values)

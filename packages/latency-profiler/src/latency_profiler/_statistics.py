@@ -1,11 +1,12 @@
-"""The statistics of noisy timings: two figures that other load hardly moves, and bootstrap intervals.
+"""Statistics for noisy timings: two estimates that are robust to other load, and bootstrap intervals.
 
-Other load only ever adds time, in bursts, so the mean and even the median of a run depend on the
-neighbours; the minimum is an accident of one sample. Between two variants of the same round, the ratio of
-20th percentiles is stable. Between two runs minutes apart, where the weather itself has changed, the mean
-of the fastest tenth is more so: on two cores beside two or three busy processes, the halves of a profile
-of a BERT-base layer agreed to 6 % at the worst size by it, and to 10 % by the 20th percentile (it was
-chosen among a dozen on that one recording, so expect a little less).
+Other load on the machine only ever adds time, in bursts. The mean of the samples, and even their median,
+therefore depends on that load, and the minimum depends on a single sample. Between variants that are timed in
+the same rounds, the ratio of 20th percentiles is stable. Between measurements made minutes apart, when the
+load has changed, the mean of the fastest tenth is more stable: on two cores beside two or three busy
+processes, the two halves of a profile of a BERT-base layer differed by at most 6 % at any size, against 10 %
+with the 20th percentile. (The estimate was chosen among a dozen on that one recording, so expect slightly
+worse agreement elsewhere.)
 """
 
 import math
@@ -15,39 +16,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
-# For each variant, seconds per call: (rounds, repeats within a round).
+# Seconds per call: one array of shape (rounds, repeats within a round) per variant.
 Samples = Sequence[FloatArray]
 
 RESAMPLES = 1000
 _CHUNK_ELEMENTS = 2_000_000
 
-# From samples (…, samples) to one figure (…).
+# Reduces the last dimension: (…, samples) -> (…).
 Statistic = Callable[[FloatArray], FloatArray]
 
 
 def percentile_20(samples: FloatArray) -> FloatArray:
-    """The 20th percentile over the last dimension."""
+    """Return the 20th percentile over the last dimension."""
     return np.asarray(np.percentile(samples, 20.0, axis=-1))
 
 
 def fastest_tenth(samples: FloatArray) -> FloatArray:
-    """The mean of the fastest tenth (rounded up) over the last dimension."""
+    """Return the mean of the smallest tenth (count rounded up) over the last dimension."""
     count = math.ceil(samples.shape[-1] / 10)
     return np.asarray(np.partition(samples, count - 1, axis=-1)[..., :count].mean(axis=-1))
 
 
-def figures(samples: Samples, statistic: Statistic) -> FloatArray:
-    """The statistic of each variant: (variants,)."""
+def estimates(samples: Samples, statistic: Statistic) -> FloatArray:
+    """Return the statistic of each variant, of shape (variants,)."""
     return np.array([statistic(values.ravel()) for values in samples])
 
 
-def resampled(samples: Samples, statistic: Statistic) -> FloatArray:
-    """The statistic of each variant in bootstrap resamples of the rounds: (resamples, variants).
+def bootstrap(samples: Samples, statistic: Statistic) -> FloatArray:
+    """Return the statistic of each variant in resamples of the rounds, of shape (resamples, variants).
 
-    All samples of a round are drawn together, so what they share (a slow minute, a busy neighbour) stays
-    shared and cancels in ratios. Rounds are drawn in circular blocks of about rounds^(1/3) neighbours,
-    because slow minutes make neighbouring rounds alike; drawing them singly gives intervals that are too
-    narrow.
+    All samples of a round are drawn together, so that the load they share also stays shared, and cancels in
+    ratios. Rounds are drawn in circular blocks of about rounds^(1/3) neighbours, because neighbouring rounds
+    meet similar load; drawing them one by one gives intervals that are too narrow.
     """
     rounds = len(samples[0])
     generator = np.random.default_rng(0)
@@ -65,14 +65,14 @@ def resampled(samples: Samples, statistic: Statistic) -> FloatArray:
 
 
 def interval(resamples: FloatArray, confidence: float) -> tuple[FloatArray, FloatArray]:
-    """Lower and upper ends of the percentile interval: (resamples, …) -> (…), (…)."""
+    """Return the lower and upper ends of the percentile interval: (resamples, …) -> (…), (…)."""
     tail = 50.0 * (1.0 - confidence)
     low, high = np.percentile(resamples, [tail, 100.0 - tail], axis=0)
     return low, high
 
 
 def relative_error(center: FloatArray, low: FloatArray, high: FloatArray) -> float:
-    """The larger half of each interval relative to its center; the worst of all."""
+    """Return the largest distance from a center to an end of its interval, relative to the center."""
     reach = np.maximum(high - center, center - low)
     with np.errstate(divide="ignore", invalid="ignore"):
         error = np.where(reach == 0.0, 0.0, reach / center)

@@ -1,4 +1,4 @@
-"""LatencyTable: the times of all modules of a model at every size, and where they were measured."""
+"""Latency table of a model: the time of its modules at every size, and where it was measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from latency_profiler._curve import LatencyCurve
 from latency_profiler._environment import Environment
 from latency_profiler._errors import EnvironmentMismatch, OptionError, ProfilerError, TableError, one_line
-from latency_profiler._files import written_whole
+from latency_profiler._files import atomic_write
 from latency_profiler._json import NUMBER, checked_fields
 
 if TYPE_CHECKING:
@@ -19,17 +19,23 @@ if TYPE_CHECKING:
 
 FORMAT = "latency-profiler table"
 VERSION = 1
-_KINDS = {"format": (str,), "version": (int,), "environment": (dict,), "fixed": NUMBER, "curves": (dict,)}
+_FIELD_TYPES = {
+    "format": (str,),
+    "version": (int,),
+    "environment": (dict,),
+    "fixed": NUMBER,
+    "curves": (dict,),
+}
 
 
 @dataclass(frozen=True)
 class LatencyTable:
-    """Seconds of a model as a sum: a fixed part, and a curve per kind of module.
+    """Latency of a model as a sum: a fixed part, and the time of each module at its size.
 
     Attributes:
-        environment: Where it was measured.
-        fixed: Seconds of everything outside the modules (embeddings, head).
-        curves: By kind of module: ``{"attention": curve, "ffn": curve}``.
+        environment: Environment that the table was measured in.
+        fixed: Seconds spent outside the modules, such as in embeddings and head.
+        curves: Latency curves by kind of module: ``{"attention": curve, "ffn": curve}``.
     """
 
     environment: Environment
@@ -38,38 +44,49 @@ class LatencyTable:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.fixed) and self.fixed >= 0):
-            raise TableError(f"the fixed part is {self.fixed} seconds", "use a finite number from 0 up")
+            raise TableError(
+                f"the fixed part is {self.fixed} seconds", "use a finite number that is not negative"
+            )
         if not self.curves:
-            raise TableError("there is no curve", "give at least one, by kind of module")
+            raise TableError("the table has no curves", "give at least one curve, by kind of module")
 
     def predict(self, sizes: Mapping[str, Sequence[float]]) -> float:
-        """Seconds of a model with modules of these sizes: ``{"attention": [12, 8], "ffn": [3072, 33]}``.
+        """Predict the latency of a model in seconds, interpolating between measured sizes.
 
-        One entry per module; sizes between the measured ones are interpolated.
+        Args:
+            sizes: Size of every module, by kind: ``{"attention": [12, 8], "ffn": [3072, 33]}``.
+
+        Raises:
+            OptionError: The table has no curve for a kind.
+            SizeError: A size lies outside the measured range.
         """
         return math.fsum([self.fixed, *(self._curve(kind)(size) for kind in sizes for size in sizes[kind])])
 
     def speedup(self, sizes: Mapping[str, Sequence[float]]) -> float:
-        """How many times faster than the model with the same modules, each at its largest size."""
+        """Predict the speedup over the model with the same number of modules, each at its largest size."""
         dense = {kind: [self._curve(kind).sizes[0]] * len(sizes[kind]) for kind in sizes}
         seconds = self.predict(sizes)
         return self.predict(dense) / seconds if seconds > 0 else math.inf
 
     def _curve(self, kind: str) -> LatencyCurve:
         if kind not in self.curves:
-            raise OptionError(f"there is no curve {kind!r}", f"the table has {', '.join(self.curves)}")
+            raise OptionError(f"the table has no curve {kind!r}", f"use one of {', '.join(self.curves)}")
         return self.curves[kind]
 
     def require_environment(self, environment: Environment) -> None:
-        """Raise EnvironmentMismatch, naming the differences, unless it was measured in `environment`."""
+        """Raise EnvironmentMismatch with the differences unless the table was measured in `environment`."""
         if differences := environment.differences(self.environment):
             raise EnvironmentMismatch(
                 f"the table was measured in another environment: {', '.join(map(str, differences))}",
-                "profile here, or agree with allow_other_environment=True",
+                "profile again here, or pass allow_other_environment=True",
             )
 
     def save(self, path: str | Path) -> None:
-        """Write as JSON; the file appears whole or not at all."""
+        """Write the table to a JSON file, atomically.
+
+        Raises:
+            OptionError: The folder does not exist or is not writable.
+        """
         document = {
             "format": FORMAT,
             "version": VERSION,
@@ -77,7 +94,7 @@ class LatencyTable:
             "fixed": self.fixed,
             "curves": {kind: curve.to_dict() for kind, curve in self.curves.items()},
         }
-        with written_whole(Path(path)) as temporary:
+        with atomic_write(Path(path)) as temporary:
             temporary.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
     @classmethod
@@ -88,11 +105,16 @@ class LatencyTable:
         *,
         allow_other_environment: bool = False,
     ) -> LatencyTable:
-        """Read a table; with `environment`, one that was measured there unless another is allowed.
+        """Read a table that was written by `save`.
+
+        Args:
+            path: JSON file.
+            environment: Environment that the table must have been measured in; None accepts any.
+            allow_other_environment: Accept a table from another environment all the same.
 
         Raises:
-            TableError: The file is missing, corrupt, foreign, or of a newer version.
-            EnvironmentMismatch: It was measured elsewhere and `allow_other_environment` is False.
+            TableError: The file is missing, corrupt, not a latency table, or of another schema version.
+            EnvironmentMismatch: The table was measured in another environment, which was not allowed.
         """
         table = cls._from_document(path, _read_json(Path(path)))
         if environment is not None and not allow_other_environment:
@@ -103,15 +125,15 @@ class LatencyTable:
     def _from_document(cls, path: str | Path, document: Any) -> LatencyTable:
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise TableError(
-                f"{path} is not a latency table", "make one with LatencyTable.save or latency-profiler run"
+                f"{path} is not a latency table", "create one with LatencyTable.save or latency-profiler run"
             )
         if document.get("version") != VERSION:
             raise TableError(
-                f"{path} has schema version {document.get('version')}, this package reads {VERSION}",
+                f"{path} has schema version {document.get('version')}, but only {VERSION} can be read",
                 "install the version of latency-profiler that wrote it, or profile again",
             )
         try:
-            parts = checked_fields(document, _KINDS)
+            parts = checked_fields(document, _FIELD_TYPES)
             curves = {kind: LatencyCurve.from_dict(values) for kind, values in parts["curves"].items()}
             return cls(Environment.from_dict(parts["environment"]), float(parts["fixed"]), curves)
         except ProfilerError as error:

@@ -1,4 +1,4 @@
-"""Threads pinned for the duration of a measurement, and restored."""
+"""Fix the number of torch threads during a measurement."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,11 +10,11 @@ from latency_profiler._errors import require
 
 @contextmanager
 def pinned_threads(threads: int | None) -> Iterator[None]:
-    """Let torch compute with `threads` threads inside the block; None changes nothing."""
+    """Set the number of torch threads inside the block and restore it afterwards; None changes nothing."""
     if threads is None:
         yield
         return
-    require(threads >= 1, f"threads is {threads}", "use a whole number from 1 up, or None to leave it")
+    require(threads >= 1, f"threads is {threads}", "use a positive integer, or None for the current setting")
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

@@ -1,4 +1,4 @@
-"""Timing: what repeated runs of one callable took, and how sure that is."""
+"""Time a single callable, with a confidence interval."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from latency_profiler._callables import device_of, in_inference_mode
 from latency_profiler._clock import Clock, ClockName, resolve_clock
 from latency_profiler._errors import TableError
 from latency_profiler._json import NUMBER, checked_fields
-from latency_profiler._memory import kept_memory
+from latency_profiler._memory import keep_freed_memory
 from latency_profiler._rounds import Progress, Rounds, Stopping, StopReason, Variant, run_rounds
 from latency_profiler._statistics import (
     Statistic,
-    figures,
+    bootstrap,
+    estimates,
     interval,
     percentile_20,
     relative_error,
-    resampled,
 )
 from latency_profiler._threads import pinned_threads
 
@@ -31,20 +31,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Timing:
-    """A summary of the samples of one callable; all times are seconds per call.
+    """Summary of the samples of one callable. All times are seconds per call.
 
     Attributes:
-        seconds: The figure to use: the 20th percentile of the samples; in a profile, the mean of their
+        seconds: Estimated time: the 20th percentile of the samples or, in a profile, the mean of their
             fastest tenth.
         low: Lower end of the confidence interval of `seconds`.
-        high: Upper end.
-        minimum: The fastest sample.
-        median: The median sample.
-        maximum: The slowest sample.
-        spread: Interquartile range relative to the median: how noisy the machine was.
-        runs: How many samples there are.
-        calls: Calls per sample; more than 1 when one call is too short to be timed.
-        stopped: "rel_error" when the wanted precision was met, "max_seconds" when the time was up.
+        high: Upper end of the confidence interval of `seconds`.
+        minimum: Fastest sample.
+        median: Median of the samples.
+        maximum: Slowest sample.
+        spread: Interquartile range relative to the median, a measure of how noisy the machine was.
+        runs: Number of samples.
+        calls: Number of calls per sample; above 1 if a single call is too short to be timed.
+        stopped: "rel_error" if the requested precision was reached, "max_seconds" if the time limit was
+            reached first.
     """
 
     seconds: float
@@ -60,20 +61,24 @@ class Timing:
 
     @property
     def rel_error(self) -> float:
-        """The larger half of the confidence interval, relative to `seconds`."""
+        """Distance from `seconds` to the farther end of its confidence interval, relative to `seconds`."""
         return relative_error(np.array([self.seconds]), np.array([self.low]), np.array([self.high]))
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, as plain values for JSON."""
+        """Return the fields as plain values that can be written as JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Any) -> Timing:
-        """The inverse of `to_dict`; TableError if a field is missing or of another kind."""
-        timing = cls(**checked_fields(values, _KINDS))
+        """Rebuild a timing from the result of `to_dict`.
+
+        Raises:
+            TableError: A field is missing, unknown or of the wrong type.
+        """
+        timing = cls(**checked_fields(values, _FIELD_TYPES))
         if timing.stopped not in get_args(StopReason):
             raise TableError(
-                f"stopped is {timing.stopped!r:.40}", f"it is one of {', '.join(get_args(StopReason))}"
+                f"stopped is {timing.stopped!r:.40}", f"use one of {', '.join(get_args(StopReason))}"
             )
         return timing
 
@@ -84,7 +89,7 @@ class Timing:
         )
 
 
-_KINDS = {field.name: NUMBER for field in fields(Timing)} | {
+_FIELD_TYPES = {field.name: NUMBER for field in fields(Timing)} | {
     "runs": (int,),
     "calls": (int,),
     "stopped": (str,),
@@ -92,7 +97,7 @@ _KINDS = {field.name: NUMBER for field in fields(Timing)} | {
 
 
 def format_seconds(seconds: float) -> str:
-    """Four significant digits in a unit that suits: 12.31 ms."""
+    """Format a time with four significant digits and a suitable unit, such as 12.31 ms."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= scale:
             return f"{seconds / scale:.4g} {unit}"
@@ -100,9 +105,9 @@ def format_seconds(seconds: float) -> str:
 
 
 def summarise(rounds: Rounds, confidence: float, statistic: Statistic = percentile_20) -> tuple[Timing, ...]:
-    """One Timing per variant."""
-    seconds = figures(rounds.samples, statistic)
-    low, high = interval(resampled(rounds.samples, statistic), confidence)
+    """Summarise the samples of each variant, using `statistic` as the estimate of its time."""
+    seconds = estimates(rounds.samples, statistic)
+    low, high = interval(bootstrap(rounds.samples, statistic), confidence)
     return tuple(
         _summary(samples, seconds[index], low[index], high[index], rounds.calls[index], rounds.stopped)
         for index, samples in enumerate(rounds.samples)
@@ -127,10 +132,10 @@ def _summary(
     )
 
 
-def seconds_error(samples: Samples, confidence: float, statistic: Statistic = percentile_20) -> float:
-    """The worst relative error of the variants' figures."""
-    low, high = interval(resampled(samples, statistic), confidence)
-    return relative_error(figures(samples, statistic), low, high)
+def worst_time_error(samples: Samples, confidence: float, statistic: Statistic = percentile_20) -> float:
+    """Return the largest relative error among the estimated times of the variants."""
+    low, high = interval(bootstrap(samples, statistic), confidence)
+    return relative_error(estimates(samples, statistic), low, high)
 
 
 def measure(
@@ -147,32 +152,36 @@ def measure(
 ) -> Timing:
     """Time a callable or module: ``measure(model, x)``.
 
-    Runs until the 20th percentile is known to `rel_error` (with at least `min_rounds` runs and
-    `min_seconds`), or until `max_seconds` have passed; `Timing.stopped` says which. To set one callable
-    against another use `compare`: two calls of `measure`, one after the other, meet different load.
+    Sampling stops when the 20th percentile is known to `rel_error`, after at least `min_rounds` samples and
+    `min_seconds`, or when `max_seconds` have passed. `Timing.stopped` says which of the two happened. To
+    compare callables use `compare`: successive calls of `measure` meet different load on the machine.
 
     Args:
-        function: Any callable. A module is called under `torch.inference_mode()`, in train or eval mode as
-            it stands.
-        *args: Its arguments.
-        rel_error: Wanted half-width of the confidence interval, relative.
-        confidence: Of the interval.
-        min_rounds: Fewest runs, unless the time is up.
-        min_seconds: Shortest time to measure.
-        max_seconds: Longest time to measure, warm-up excluded.
-        clock: "wall" (on accelerators: device events), "cpu" (CPU time of this process, for shared machines;
-            one thread only), or any `Clock`.
-        threads: Threads of torch for the duration; None leaves them as they are.
-        progress: Called with the number of runs and the fraction of `max_seconds` used up.
+        function: Callable to time. A module is called under `torch.inference_mode()`; its train or eval
+            mode is not changed.
+        *args: Arguments of `function`.
+        rel_error: Requested half-width of the confidence interval, relative to the time.
+        confidence: Confidence level of the interval.
+        min_rounds: Minimum number of samples, unless `max_seconds` is reached first.
+        min_seconds: Minimum time of the measurement.
+        max_seconds: Time limit of the measurement, excluding warm-up.
+        clock: "wall" (elapsed time; device events on accelerators), "cpu" (CPU time of this process, for
+            shared machines; one thread only), or a `Clock` object.
+        threads: Number of torch threads during the measurement; None keeps the current setting.
+        progress: Called after each sample with the number of samples and the fraction of `max_seconds` used;
+            the fraction is 1.0 at the end.
+
+    Raises:
+        OptionError: An argument is out of range.
     """
     stopping = Stopping(rel_error, confidence, min_rounds, max_seconds, min_seconds)
     variant = Variant(in_inference_mode(function), args)
-    with pinned_threads(threads), kept_memory():
+    with pinned_threads(threads), keep_freed_memory():
         rounds = run_rounds(
             [variant],
             resolve_clock(clock, device_of(function, args)),
             stopping,
-            lambda samples: seconds_error(samples, confidence),
+            lambda samples: worst_time_error(samples, confidence),
             progress=progress,
         )
     return summarise(rounds, confidence)[0]

@@ -1,8 +1,9 @@
-"""The two blocks people ask about: attention and feed-forward of a BERT layer, at any size.
+"""Factories for the attention and feed-forward blocks of a BERT layer at any size.
 
-Each factory returns ``build(size)``, ready for `profile`. A block is what a post-norm layer does between two
-residual streams, LayerNorm(x + branch(x)), because that is what a removed branch leaves behind; at size 0
-the branch is its output bias alone. Weights are random: only the time is real.
+Each factory returns a function ``build(size)`` that can be passed to `profile`. A block computes
+LayerNorm(x + branch(x)), as in a post-norm layer. At size 0 the branch is only its output bias, so that the
+block costs what is left of a layer after its branch has been removed. Weights are random, because only the
+time matters.
 """
 
 from collections.abc import Callable
@@ -15,13 +16,18 @@ from latency_profiler._errors import OptionError, require
 
 
 def transformer_attention(hidden: int = 768, heads: int = 12) -> Callable[[int], nn.Module]:
-    """A factory of self-attention blocks with size = the number of heads left of `heads`.
+    """Return a function that builds self-attention blocks; their size is the number of heads.
 
-    The blocks map (batch, sequence, hidden) to the same shape; a head keeps its hidden / heads dimensions.
+    The blocks map (batch, sequence, hidden) to the same shape.
+
+    Args:
+        hidden: Hidden size.
+        heads: Number of heads of the full block; every head has ``hidden // heads`` dimensions at all sizes.
+
+    Raises:
+        OptionError: An argument is below 1, or `hidden` is not a multiple of `heads`.
     """
-    require(
-        hidden >= 1 and heads >= 1, f"hidden is {hidden} and heads {heads}", "use whole numbers from 1 up"
-    )
+    require(hidden >= 1 and heads >= 1, f"hidden is {hidden} and heads {heads}", "use positive integers")
     if hidden % heads:
         raise OptionError(f"hidden size {hidden} is not a multiple of {heads} heads", "change one of them")
 
@@ -32,11 +38,17 @@ def transformer_attention(hidden: int = 768, heads: int = 12) -> Callable[[int],
 
 
 def transformer_ffn(hidden: int = 768) -> Callable[[int], nn.Module]:
-    """A factory of feed-forward blocks with size = the intermediate width.
+    """Return a function that builds feed-forward blocks; their size is the intermediate width.
 
     The blocks map (batch, sequence, hidden) to the same shape.
+
+    Args:
+        hidden: Hidden size.
+
+    Raises:
+        OptionError: `hidden` is below 1.
     """
-    require(hidden >= 1, f"hidden is {hidden}", "use a whole number from 1 up")
+    require(hidden >= 1, f"hidden is {hidden}", "use a positive integer")
 
     def build(size: int) -> nn.Module:
         layers = (nn.Linear(hidden, size), nn.GELU(), nn.Linear(size, hidden)) if size else ()
@@ -46,7 +58,7 @@ def transformer_ffn(hidden: int = 768) -> Callable[[int], nn.Module]:
 
 
 class _Residual(nn.Module):
-    """LayerNorm(x + branch(x)); without a branch, LayerNorm(x + bias)."""
+    """LayerNorm(x + branch(x)) or, without a branch, LayerNorm(x + bias)."""
 
     def __init__(self, hidden: int, branch: nn.Module | None) -> None:
         super().__init__()
@@ -55,7 +67,7 @@ class _Residual(nn.Module):
         self.norm = nn.LayerNorm(hidden)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(batch, sequence, hidden) to the same."""
+        """Map (batch, sequence, hidden) to the same shape."""
         update: torch.Tensor = self.bias if self.branch is None else self.branch(x)
         return self.norm(x + update)  # type: ignore[no-any-return]
 
@@ -73,7 +85,7 @@ class _Attention(nn.Module):
         self.output = nn.Linear(inner, hidden)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(batch, sequence, hidden) to the same."""
+        """Map (batch, sequence, hidden) to the same shape."""
         query, key, value = (
             project(x)
             .unflatten(-1, (-1, self.head_size))

@@ -1,4 +1,4 @@
-"""The command ``latency-profiler``: one file per subcommand."""
+"""The ``latency-profiler`` command, with one file per subcommand."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from latency_profiler.cli.show import show
 
 
 class _Commands(click.Group):
-    """Errors of the package reach the user as one line, with their exit code."""
+    """Command group that shows errors of this package as one line and exits with their code."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -27,7 +27,7 @@ class _Commands(click.Group):
 )
 @click.version_option(package_name="latency-profiler")
 def main() -> None:
-    """Measure what modules cost at every size, on this machine, and keep it with its environment."""
+    """Measure the latency of PyTorch modules at every size and save it, with the environment, as a table."""
 
 
 for command in (run, show, plot, diff):

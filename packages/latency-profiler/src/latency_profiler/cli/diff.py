@@ -1,4 +1,4 @@
-"""``latency-profiler diff``: what changed between two tables."""
+"""``latency-profiler diff``: show the differences between two tables."""
 
 from pathlib import Path
 
@@ -17,11 +17,14 @@ from latency_profiler._timing import format_seconds
 @click.argument("before", type=click.Path(path_type=Path))
 @click.argument("after", type=click.Path(path_type=Path))
 def diff(before: Path, after: Path) -> None:
-    """Say in what the environments differ and by how much each time changed from BEFORE to AFTER."""
+    """Compare two tables.
+
+    Shows how the environment and the time at each size changed from BEFORE to AFTER.
+    """
     old, new = LatencyTable.load(before), LatencyTable.load(after)
     console = Console(highlight=False)
     differences = old.environment.differences(new.environment)
-    console.print("[bold]environment[/bold]" + ("" if differences else ": the same"))
+    console.print("[bold]environment[/bold]" + ("" if differences else ": no differences"))
     for what, here, there in differences:
         console.print(f"  {what}: {here} → {there}", soft_wrap=True, markup=False)
     if old.fixed or new.fixed:
@@ -34,6 +37,7 @@ def diff(before: Path, after: Path) -> None:
 
 
 def _print_changes(console: Console, kind: str, old: LatencyCurve, new: LatencyCurve) -> None:
+    """Print the change at each size that both curves have, and a summary."""
     new_seconds = dict(zip(new.sizes, new.seconds, strict=True))
     shared = [
         (size, seconds, new_seconds[size])
@@ -41,7 +45,7 @@ def _print_changes(console: Console, kind: str, old: LatencyCurve, new: LatencyC
         if size in new_seconds
     ]
     if not shared:
-        console.print(f"{kind}: no size in common", markup=False)
+        console.print(f"{kind}: no sizes in common", markup=False)
         return
     table = Table(title=escape(kind), title_justify="left", title_style="bold")
     for column in ("size", "before", "after", "change"):
@@ -51,7 +55,7 @@ def _print_changes(console: Console, kind: str, old: LatencyCurve, new: LatencyC
         changes.append(second / first - 1 if first else np.nan)
         table.add_row(str(size), format_seconds(first), format_seconds(second), f"{changes[-1]:+.1%}")
     console.print(table)
-    sizes_apart = len({*old.sizes} ^ {*new.sizes})
-    note = f"; {sizes_apart} sizes are in one table only" if sizes_apart else ""
-    middle, worst = np.nanmedian(np.abs(changes)), np.nanmax(np.abs(changes))
-    console.print(f"{kind}: {middle:.1%} at the median size, {worst:.1%} at the worst{note}", markup=False)
+    unshared = len({*old.sizes} ^ {*new.sizes})
+    note = f"; sizes in only one table: {unshared}" if unshared else ""
+    median, largest = np.nanmedian(np.abs(changes)), np.nanmax(np.abs(changes))
+    console.print(f"{kind}: median change {median:.1%}, largest change {largest:.1%}{note}", markup=False)

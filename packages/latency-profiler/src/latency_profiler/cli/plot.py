@@ -1,4 +1,4 @@
-"""``latency-profiler plot``: a figure of one or several tables."""
+"""``latency-profiler plot``: draw one or several tables."""
 
 from pathlib import Path
 
@@ -16,9 +16,12 @@ from latency_profiler.cli.show import load_all, table_files
     type=click.Path(path_type=Path),
     default=Path("latency.png"),
     show_default=True,
-    help="A .png, .svg or .pdf file.",
+    help="Output file: .png, .svg or .pdf.",
 )
 def plot(tables: tuple[Path, ...], output: Path) -> None:
-    """Draw time and speedup against size: one column per kind of module, one line per table."""
+    """Plot time and speedup against size.
+
+    The figure has one column per kind of module and one line per table.
+    """
     draw(load_all(tables), output)
     click.echo(f"saved {output}")

@@ -1,4 +1,4 @@
-"""``latency-profiler run``: profile a factory and save the table."""
+"""``latency-profiler run``: profile a family of modules and save the table."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float64": torch.float64,
 }
-READY = ("transformer_layer", "transformer_attention", "transformer_ffn")
+BUILT_IN = ("transformer_layer", "transformer_attention", "transformer_ffn")
 Shape = tuple[int, ...]
 
 
@@ -38,37 +38,86 @@ Shape = tuple[int, ...]
 )
 @click.argument("target")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), default=Path("latency.json"), show_default=True
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("latency.json"),
+    show_default=True,
+    help="File to save the table to.",
 )
-@click.option("--sizes", metavar="LIST", help="12,8,4,0 or 12..0 or 3072*0.9^i (down to 1 %, and 0).")
 @click.option(
-    "--shape", "shapes", multiple=True, metavar="8x128x768", help="Shape of an input; once per input."
+    "--sizes",
+    metavar="SIZES",
+    help="Sizes to measure: a list 12,8,4,0, a range 12..0, or a geometric grid 3072*0.9^i, which stops at "
+    "1 % of its largest size and adds 0.",
 )
-@click.option("--name", help="Name of the curve; by default that of the factory.")
-@click.option("--batch", type=click.IntRange(1), help="Batch size for a ready block.  [default: 8]")
-@click.option("--sequence", type=click.IntRange(1), help="Sequence length for a ready block.  [default: 128]")
-@click.option("--hidden", type=click.IntRange(1), help="Hidden size of a ready block.  [default: 768]")
-@click.option("--heads", type=click.IntRange(1), help="Attention heads of a ready block.  [default: 12]")
 @click.option(
-    "--intermediate", type=click.IntRange(1), help="Widest FFN of a ready block.  [default: 4 x hidden]"
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="SHAPE",
+    help="Shape of an input, such as 8x128x768; repeat the option for several inputs.",
 )
-@click.option("--dtype", type=click.Choice(list(DTYPES)), default="float32", show_default=True)
-@click.option("--device", default="cpu", show_default=True, help="A torch device: cpu, cuda, cuda:1, …")
-@click.option("--threads", type=click.IntRange(1), help="Threads of torch; by default as many as it has.")
-@click.option("--engine", type=click.Choice(get_args(EngineName)), default="eager", show_default=True)
+@click.option(
+    "--name",
+    help="Name of the curve.  [default: name of the function; attention or ffn for a built-in block]",
+)
+@click.option("--batch", type=click.IntRange(1), help="Batch size of a built-in block.  [default: 8]")
+@click.option(
+    "--sequence", type=click.IntRange(1), help="Sequence length of a built-in block.  [default: 128]"
+)
+@click.option("--hidden", type=click.IntRange(1), help="Hidden size of a built-in block.  [default: 768]")
+@click.option(
+    "--heads", type=click.IntRange(1), help="Number of heads of the full attention block.  [default: 12]"
+)
+@click.option(
+    "--intermediate", type=click.IntRange(1), help="Width of the full FFN block.  [default: 4 x hidden]"
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(list(DTYPES)),
+    default="float32",
+    show_default=True,
+    help="Dtype of the modules and inputs.",
+)
+@click.option("--device", default="cpu", show_default=True, help="Torch device, such as cpu, cuda or cuda:1.")
+@click.option(
+    "--threads", type=click.IntRange(1), help="Number of torch threads.  [default: torch's own setting]"
+)
+@click.option(
+    "--engine",
+    type=click.Choice(get_args(EngineName)),
+    default="eager",
+    show_default=True,
+    help="How modules are run: plain torch (eager) or torch.compile (compile).",
+)
 @click.option(
     "--clock",
     type=click.Choice(get_args(ClockName)),
     default="wall",
     show_default=True,
-    help="cpu: CPU time of this process, for shared machines, one thread.",
+    help="Elapsed time (wall), or CPU time of this process (cpu) for shared machines and a single thread.",
 )
 @click.option(
-    "--rel-error", type=float, default=0.02, show_default=True, help="Stop when every time is this sure."
+    "--rel-error",
+    type=float,
+    default=0.02,
+    show_default=True,
+    help="Stop when the relative error of every time is at most this.",
 )
-@click.option("--min-rounds", type=int, default=60, show_default=True, help="But not before so many rounds.")
 @click.option(
-    "--max-seconds", type=float, default=240.0, show_default=True, help="Stop after so long in any case."
+    "--min-rounds",
+    type=int,
+    default=60,
+    show_default=True,
+    help="Minimum number of rounds, unless the time limit is reached first.",
+)
+@click.option(
+    "--max-seconds",
+    type=float,
+    default=240.0,
+    show_default=True,
+    help="Time limit of the measurement, excluding building and warm-up.",
 )
 def run(
     target: str,
@@ -86,16 +135,18 @@ def run(
     max_seconds: float,
     **block: int | None,
 ) -> None:
-    """Profile TARGET at all its sizes and save a table.
+    """Measure the latency of TARGET at every size and save it as a table.
 
-    TARGET is a function PACKAGE.MODULE:BUILD that takes a size and returns a module, or a ready block:
-    transformer_layer (both that follow), transformer_attention (size: heads), transformer_ffn (size: width);
-    their defaults are BERT-base. Modules of the working folder can be imported.
+    TARGET is either a function that takes a size and returns a module, given as PACKAGE.MODULE:FUNCTION, or a
+    built-in block. PACKAGE.MODULE may be in the working folder.
+
+    The built-in blocks are transformer_attention (the size is the number of heads), transformer_ffn (the size
+    is the intermediate width) and transformer_layer (both). Their defaults are those of BERT-base.
     """
     check_writable(output)
-    torch_device = checked_device(device)
+    torch_device = usable_device(device)
     check_half_precision(DTYPES[dtype], torch_device)
-    builds, input_shapes = what_to_build(target, sizes, shapes, name, block)
+    builds, input_shapes = resolve_target(target, sizes, shapes, name, block)
     inputs = random_inputs(input_shapes, DTYPES[dtype], torch_device)
     environment = Environment.current(
         torch_device,
@@ -132,38 +183,49 @@ def run(
     click.echo(f"saved {output}")
 
 
-def what_to_build(
+def resolve_target(
     target: str, sizes: str | None, shapes: tuple[str, ...], name: str | None, block: dict[str, int | None]
 ) -> tuple[dict[str, tuple[Build, tuple[int, ...]]], list[Shape]]:
-    """Factories with their sizes, by name of the curve, and the shapes of the inputs."""
-    if target in READY:
+    """Return the factories and their sizes, by curve name, and the shapes of the inputs.
+
+    Raises:
+        OptionError: An option does not apply to this target, or a required option is missing.
+    """
+    if target in BUILT_IN:
         if shapes:
-            raise OptionError(f"--shape does not go with {target}", "use --batch and --sequence")
-        builds, shape = ready_block(target, sizes, block)
+            raise OptionError(f"--shape cannot be used with {target}", "use --batch and --sequence")
+        builds, shape = built_in_block(target, sizes, block)
         input_shapes = [shape]
     else:
         if given := [option for option, value in block.items() if value is not None]:
-            raise OptionError(f"--{given[0]} does not go with {target}", f"it is for {', '.join(READY)}")
+            raise OptionError(
+                f"--{given[0]} cannot be used with {target}", f"it only applies to {', '.join(BUILT_IN)}"
+            )
         if sizes is None or not shapes:
-            raise OptionError(f"{target} needs sizes and input shapes", "add --sizes 12..0 --shape 8x128x768")
+            raise OptionError(
+                f"{target} needs sizes and input shapes",
+                "add options such as --sizes 12..0 --shape 8x128x768",
+            )
         builds = {target.rpartition(":")[2]: (import_factory(target), parse_sizes(sizes))}
         input_shapes = [parse_shape(text) for text in shapes]
     if name is not None and len(builds) > 1:
-        raise OptionError(f"--name does not go with {target}", "its curves are called attention and ffn")
+        raise OptionError(
+            f"--name cannot be used with {target}", "it has two curves, which are named attention and ffn"
+        )
     return {name or kind: build for kind, build in builds.items()}, input_shapes
 
 
 def progress_bar() -> Progress:
-    """A bar on stderr; it fills by the time limit and ends early when all times are sure."""
+    """Return a progress bar on stderr for the share of the time limit used; hidden if not on a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
-def ready_block(
+def built_in_block(
     target: str, sizes: str | None, block: dict[str, int | None]
 ) -> tuple[dict[str, tuple[Build, tuple[int, ...]]], Shape]:
-    """The factories with their sizes, and the shape of the input."""
+    """Return the factories and sizes of a built-in block, by curve name, and the shape of its input."""
     hidden = block["hidden"] or 768
     heads, intermediate = block["heads"] or 12, block["intermediate"] or 4 * hidden
     builds: dict[str, tuple[Build, tuple[int, ...]]] = {
@@ -175,32 +237,32 @@ def ready_block(
         build, default_sizes = builds[kind]
         builds = {kind: (build, default_sizes if sizes is None else parse_sizes(sizes))}
     elif sizes is not None:
-        raise OptionError("--sizes does not go with transformer_layer", "use --heads and --intermediate")
+        raise OptionError("--sizes cannot be used with transformer_layer", "use --heads and --intermediate")
     return builds, (block["batch"] or 8, block["sequence"] or 128, hidden)
 
 
 def parse_shape(text: str) -> Shape:
-    """Read ``8x128x768``."""
+    """Parse a shape such as ``8x128x768``."""
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", text):
         raise OptionError(
-            f"shape {text!r} cannot be read", "write whole numbers from 1 up, such as 8x128x768"
+            f"cannot parse shape {text!r}", "write positive integers separated by x, such as 8x128x768"
         )
     return tuple(int(part) for part in text.split("x"))
 
 
-def checked_device(text: str) -> torch.device:
-    """A torch device that exists here."""
+def usable_device(text: str) -> torch.device:
+    """Return the torch device with this name, or raise OptionError if it cannot be used."""
     try:
         device = torch.device(text)
         torch.empty(0, device=device)
     except Exception as error:
         raise OptionError(
-            f"device {text!r} cannot be used here", "use cpu, or install torch for it"
+            f"device {text!r} cannot be used", "use cpu, or install a build of torch that supports the device"
         ) from error
     return device
 
 
 def random_inputs(shapes: list[Shape], dtype: torch.dtype, device: torch.device) -> tuple[Any, ...]:
-    """Standard normal inputs, the same every time."""
+    """Draw standard normal inputs from a fixed seed."""
     generator = torch.Generator().manual_seed(0)
     return tuple(torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes)

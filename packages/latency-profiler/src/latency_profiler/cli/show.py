@@ -1,4 +1,4 @@
-"""``latency-profiler show``: tables on the terminal."""
+"""``latency-profiler show``: print tables on the terminal."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,19 +20,22 @@ table_files = click.argument(
 @click.command(epilog="Example: latency-profiler show bert-base.json")
 @table_files
 def show(tables: tuple[Path, ...]) -> None:
-    """Show times and speedups per size; several tables side by side."""
+    """Print the time and speedup at each size.
+
+    Several tables are shown side by side.
+    """
     print_tables(load_all(tables))
 
 
 def load_all(paths: tuple[Path, ...]) -> dict[str, LatencyTable]:
-    """Tables by the shortest names that tell them apart: file stems, or whole paths."""
+    """Load tables, named by their file stems if these are distinct, else by their paths."""
     stems = [path.stem for path in paths]
     names = stems if len(set(stems)) == len(stems) else [str(path) for path in paths]
     return {name: LatencyTable.load(path) for name, path in zip(names, paths, strict=True)}
 
 
 def print_tables(tables: Mapping[str, LatencyTable]) -> None:
-    """The environments, then one table of sizes per kind of module."""
+    """Print the environment of each table, then the times at each size, per kind of module."""
     console = Console(highlight=False)
     for name, table in tables.items():
         console.print(f"[bold]{escape(name)}[/bold]  {escape(str(table.environment))}", soft_wrap=True)
@@ -44,7 +47,7 @@ def print_tables(tables: Mapping[str, LatencyTable]) -> None:
 
 
 def curves_table(kind: str, curves: Mapping[str, LatencyCurve]) -> Table:
-    """Size by size: time and speedup of each curve; of a single one also how sure the time is."""
+    """Tabulate the time and speedup of each curve at each size; for a single curve, also its errors."""
     alone = len(curves) == 1
     result = Table(title=escape(kind), title_justify="left", title_style="bold")
     result.add_column("size", justify="right")
@@ -60,6 +63,7 @@ def curves_table(kind: str, curves: Mapping[str, LatencyCurve]) -> Table:
 
 
 def _rows(curve: LatencyCurve, *, with_error: bool) -> dict[int, tuple[str, ...]]:
+    """Return the formatted cells of a curve by size."""
     rows = {}
     for index, (size, seconds) in enumerate(zip(curve.sizes, curve.seconds, strict=True)):
         error: tuple[str, ...] = ()
