@@ -1,6 +1,8 @@
-"""Choose one level per module under a budget: exact solvers and a search over error priors."""
+"""Choose one level per module under a budget: exact solvers and a search with a real loss."""
 
-from ._archive import Evaluation, Progress
+from importlib.metadata import version
+
+from ._evaluation import Evaluation, Progress
 from ._fit import FitResult, FitRound, fit_budget
 from ._problem import InfeasibleBudget, Problem
 from ._search import SearchResult, search
@@ -19,3 +21,5 @@ __all__ = [
     "solve",
     "solve_batch",
 ]
+
+__version__ = version("spdy-search")

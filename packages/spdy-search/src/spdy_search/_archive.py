@@ -1,63 +1,39 @@
-"""What a search has evaluated: nothing twice, failures counted, all of it kept in a file if asked."""
+"""The evaluations of a search: no assignment is evaluated twice, and a checkpoint keeps all of them."""
 
-import hashlib
-import json
 import math
-import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from ._checkpoint import Checkpoint, Screens
+from ._evaluation import Evaluation, Progress
 from ._problem import Levels, Problem
 
 Loss: TypeAlias = Callable[[Levels], float]
 Screen: TypeAlias = Callable[[Levels, float], float]
 
-FORMAT = 1
-SCREENED_BATCH = 8  # candidates that start a successive halving
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """One full evaluation.
-
-    Attributes:
-        levels: The assignment.
-        loss: Its loss; infinity if it failed, that is, if the loss was not a finite number.
-        seconds: When it was done, since the search began; interruptions do not count.
-    """
-
-    levels: tuple[int, ...]
-    loss: float
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a search is, for a progress bar.
-
-    Attributes:
-        best: The smallest loss so far; infinity while there is none.
-        evaluations: Full evaluations done.
-        total: Full evaluations at most.
-        seconds: Since the search began.
-    """
-
-    best: float
-    evaluations: int
-    total: int
-    seconds: float
+SCREENED_BATCH = 8  # candidates at the start of a successive halving
 
 
 class Archive:
     """The evaluations of one search.
 
-    A resumed search asks for the same assignments again and is answered from the file. So nothing else need
-    be stored for it to end as if it had not been interrupted.
+    A resumed search asks for the same assignments again and gets their losses from the checkpoint, which
+    therefore holds nothing but the results of the loss and the screen.
+
+    Args:
+        problem: The problem that is searched.
+        loss: The user's loss.
+        evaluations: Largest number of full evaluations.
+        screen: The user's screen, a cheap loss on a fraction of the samples.
+        callback: Called after every full evaluation.
+        checkpoint: File to resume from and to write to after every full evaluation.
+
+    Attributes:
+        history: Full evaluations in order.
+        best: The evaluation with the smallest loss, None before the first.
     """
 
     def __init__(
@@ -67,8 +43,7 @@ class Archive:
         evaluations: int,
         screen: Screen | None = None,
         callback: Callable[[Progress], object] | None = None,
-        checkpoint: Path | None = None,
-        fingerprint: str = "",
+        checkpoint: Checkpoint | None = None,
     ) -> None:
         self.problem = problem
         self.evaluations = evaluations
@@ -78,16 +53,14 @@ class Archive:
         self._screen = screen
         self._callback = callback
         self._checkpoint = checkpoint
-        self._fingerprint = fingerprint
-        self._known: dict[tuple[int, ...], Evaluation] = {}
-        self._stored: dict[tuple[int, ...], Evaluation] = {}
-        self._screened: dict[tuple[tuple[int, ...], float], float] = {}
-        if checkpoint is not None and not checkpoint.parent.is_dir():
-            raise ValueError(f"the folder of the checkpoint {checkpoint} does not exist; make it first")
-        if checkpoint is not None and checkpoint.exists():
-            self._read(checkpoint)
-        earlier = max((evaluation.seconds for evaluation in self._stored.values()), default=0.0)
-        self._began = time.perf_counter() - earlier
+        self._known: dict[tuple[int, ...], Evaluation] = {}  # evaluated by this search
+        self._stored: dict[tuple[int, ...], Evaluation] = {}  # also by the search that is resumed
+        self._screened: Screens = {}
+        if checkpoint is not None:
+            stored, self._screened = checkpoint.read()
+            self._stored = {evaluation.levels: evaluation for evaluation in stored}
+        seconds_before = max((evaluation.seconds for evaluation in self._stored.values()), default=0.0)
+        self._started = time.perf_counter() - seconds_before
 
     @property
     def full(self) -> bool:
@@ -96,13 +69,13 @@ class Archive:
 
     @property
     def best_levels(self) -> Levels:
-        """The best assignment; there must have been an evaluation."""
+        """The best assignment, int64 (modules,); requires at least one evaluation."""
         assert self.best is not None
         return np.array(self.best.levels)
 
     @property
     def batch(self) -> int:
-        """How many candidates a method should propose at a time."""
+        """Number of candidates that a method should propose at a time."""
         return 1 if self._screen is None else SCREENED_BATCH
 
     def knows(self, levels: Levels) -> bool:
@@ -110,105 +83,59 @@ class Archive:
         return tuple(levels.tolist()) in self._known
 
     def loss_of(self, levels: Levels) -> float:
-        """The loss of an assignment; infinity if it failed or has not been evaluated."""
+        """Loss of an assignment; infinity if it failed or has not been evaluated."""
         evaluation = self._known.get(tuple(levels.tolist()))
         return math.inf if evaluation is None else evaluation.loss
 
     def evaluate(self, levels: Levels) -> None:
-        """Evaluate in full an assignment that is not yet known."""
+        """Fully evaluate an assignment that is not yet known."""
         key = tuple(levels.tolist())
-        evaluation = self._stored.get(key)
-        if evaluation is None:
-            value = _returned("loss", self._loss(levels.copy()))
-            seconds = time.perf_counter() - self._began
-            evaluation = Evaluation(key, value, seconds)
+        stored = self._stored.get(key)
+        evaluation = self._call_loss(levels) if stored is None else stored
         self._known[key] = evaluation
         self.history.append(evaluation)
         if self.best is None or evaluation.loss < self.best.loss:
             self.best = evaluation
-        if key not in self._stored:
-            self._stored[key] = evaluation
-            self._write()
+        if stored is None:
+            self._store(evaluation)
         if self._callback is not None:
             progress = Progress(self.best.loss, len(self.history), self.evaluations, evaluation.seconds)
             self._callback(progress)
 
     def promising(self, candidates: list[Levels]) -> list[Levels]:
-        """The candidates worth a full evaluation: successive halving, each round on twice the samples."""
+        """Select the candidates worth a full evaluation.
+
+        With a screen this is the survivor of a successive halving, in which each round uses twice as many
+        samples as the one before; without a screen, all candidates.
+        """
         fraction = 1 / len(candidates) if candidates else 1.0
         while self._screen is not None and len(candidates) > 1:
-            values = [self._screen_value(levels, fraction) for levels in candidates]
+            values = [self._call_screen(self._screen, levels, fraction) for levels in candidates]
             order = np.argsort(values, kind="stable")[: len(candidates) // 2]
             candidates = [candidates[place] for place in order]
             fraction = min(2 * fraction, 1.0)
         return candidates
 
-    def _screen_value(self, levels: Levels, fraction: float) -> float:
-        assert self._screen is not None
+    def _call_loss(self, levels: Levels) -> Evaluation:
+        value = _number_or_infinity("loss", self._loss(levels.copy()))
+        return Evaluation(tuple(levels.tolist()), value, time.perf_counter() - self._started)
+
+    def _call_screen(self, screen: Screen, levels: Levels, fraction: float) -> float:
         key = (tuple(levels.tolist()), fraction)
         if key not in self._screened:
-            self._screened[key] = _returned("screen", self._screen(levels.copy(), fraction))
+            self._screened[key] = _number_or_infinity("screen", screen(levels.copy(), fraction))
         return self._screened[key]
 
-    def _write(self) -> None:
-        if self._checkpoint is None:
-            return
-        state = {
-            "format": FORMAT,
-            "fingerprint": self._fingerprint,
-            "evaluations": [[e.levels, _json_number(e.loss), e.seconds] for e in self._stored.values()],
-            "screens": [[*key, _json_number(value)] for key, value in self._screened.items()],
-        }
-        temporary = self._checkpoint.with_name(f".{self._checkpoint.name}.{os.getpid()}")
-        try:
-            temporary.write_text(json.dumps(state), encoding="utf-8")
-            temporary.replace(self._checkpoint)
-        finally:
-            temporary.unlink(missing_ok=True)  # left over only if interrupted
-
-    def _read(self, path: Path) -> None:
-        try:
-            state = json.loads(path.read_text(encoding="utf-8"))
-            fingerprint, version = state["fingerprint"], state["format"]
-            evaluations = [Evaluation(tuple(a), _number(b), float(c)) for a, b, c in state["evaluations"]]
-            screens = {(tuple(a), float(b)): _number(c) for a, b, c in state["screens"]}
-        except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(
-                f"{path} is not a checkpoint of a search ({error}); remove it or name another file"
-            ) from None
-        if version != FORMAT:
-            raise ValueError(
-                f"{path} has format {version}, this version reads {FORMAT}; remove it to begin anew"
-            )
-        if fingerprint != self._fingerprint:
-            raise ValueError(
-                f"{path} belongs to a search with another problem, seed, method or starts; "
-                "name another file, or remove it to begin anew"
-            )
-        self._stored = {evaluation.levels: evaluation for evaluation in evaluations}
-        self._screened = screens
+    def _store(self, evaluation: Evaluation) -> None:
+        self._stored[evaluation.levels] = evaluation
+        if self._checkpoint is not None:
+            self._checkpoint.write(self._stored.values(), self._screened)
 
 
-def fingerprint(problem: Problem, **settings: Any) -> str:
-    """A digest of all that decides which assignments a search asks for, except how many."""
-    costs = {name: [row.tolist() for row in rows] for name, rows in problem.costs.items()}
-    priors = [row.tolist() for row in problem.priors]
-    text = json.dumps([costs, priors, problem.budgets, settings], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _returned(function: str, value: Any) -> float:
-    """What a user's function returned, as a float; infinity if it is a number that is not finite."""
+def _number_or_infinity(function: str, value: Any) -> float:
+    """Convert the result of a user's function to a float; infinity if it is not finite."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{function} must return one number; got {type(value).__name__}") from None
     return number if math.isfinite(number) else math.inf
-
-
-def _json_number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _number(value: float | None) -> float:
-    return math.inf if value is None else float(value)

@@ -1,20 +1,39 @@
-"""Walk downhill from an assignment, within budget, under a harm that costs microseconds to evaluate."""
+"""Local search within budget, under a harm that takes microseconds to evaluate."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ._model import Harm, Terms
+from ._harm import Array, Harm, Terms
 from ._problem import Levels, Problem
 from ._relax import EDGE
 
 MOST_STEPS = 60
-PAIRED = 48  # changes of one module that are combined with each other
+MOST_CHANGES = 48  # changes of one module that are combined into pairs
 
 
-class Hillside:
-    """The changes that can be made to assignments of a problem: a module by 1, 2, 4, … useful levels."""
+class _Changes(NamedTuple):
+    """Changes of one module of an assignment.
+
+    Attributes:
+        module: int64 (changes,); -1 for a change of nothing.
+        level: int64 (changes,), new level of the module.
+        root: float64 (changes,), added √p.
+        rise: float64 (changes,), added harm.
+        cost: float64 (costs, changes), added cost.
+    """
+
+    module: NDArray[np.int64]
+    level: NDArray[np.int64]
+    root: Array
+    rise: Array
+    cost: Array
+
+
+class Neighbourhood:
+    """The neighbours of assignments: one or two modules moved by 1, 2, 4, … useful levels."""
 
     def __init__(self, problem: Problem, terms: Terms) -> None:
         self._root = terms.root
@@ -22,57 +41,92 @@ class Hillside:
         most = max(map(len, problem.useful))
         shifts = [sign * 2**power for power in range(most.bit_length()) for sign in (-1, 1)]
         modules, levels = terms.root.shape
-        self._goal = np.zeros((len(shifts), modules, levels), dtype=np.int64)  # the level after a shift
+        self._shifted = np.zeros((len(shifts), modules, levels), dtype=np.int64)  # level after each shift
         for module, useful in enumerate(problem.useful):
             place = np.searchsorted(useful, np.arange(levels))
-            for goal, shift in zip(self._goal, shifts, strict=True):
-                goal[module] = useful[(place + shift).clip(0, len(useful) - 1)]
+            for shifted, shift in zip(self._shifted, shifts, strict=True):
+                shifted[module] = useful[(place + shift).clip(0, len(useful) - 1)]
 
     def descend(self, harm: Harm, start: Levels) -> list[Levels]:
-        """The assignments on the way down from `start` (modules,), without it; the last is a local minimum.
+        """Move to better neighbours until there is none, or for MOST_STEPS steps.
 
-        Each step makes the best change of one or two modules, out of those that lose least when a unit of
-        cost is worth what lies between the best purchase and the best sale.
+        Each step considers the changes of one module that lose least when cost has a price, and makes the
+        best one, or the best pair, of them that stays within budget.
+
+        Args:
+            harm: The harm to reduce.
+            start: int64 (modules,), an assignment within budget.
+
+        Returns:
+            The assignment after each step, int64 (modules,) each; empty if no neighbour of `start` is better.
         """
-        levels = start.copy()
+        levels = start
         modules = np.arange(len(levels))
-        trail: list[Levels] = []
-        while len(trail) < MOST_STEPS:
-            goal = self._goal[:, modules, levels].ravel()  # (changes,)
-            module = np.tile(modules, len(self._goal))
-            root = self._root[modules, levels]
-            spent = self._cost[:, modules, levels]  # (costs, modules)
-            move = self._root[module, goal] - root[module]
-            rise = harm.each[module, goal] - harm.each[module, levels[module]]
-            rise += move * (harm.pairs @ root)[module]
-            cost = self._cost[:, module, goal] - spent[:, module]  # (costs, changes)
-
-            price = _price(rise, cost.sum(axis=0))
-            lost = np.where(goal != levels[module], rise + price * cost.sum(axis=0), np.inf)
-            kept = np.argsort(lost, kind="stable")[:PAIRED]
-            # The last row is to change nothing, so that pairs with it are single changes.
-            module, goal = np.append(module[kept], -1), np.append(goal[kept], -1)
-            move, rise = np.append(move[kept], 0.0), np.append(rise[kept], 0.0)
-            cost = np.append(cost[:, kept], np.zeros((len(cost), 1)), axis=1)
-
-            pair = rise[:, None] + rise + harm.pairs[module[:, None], module] * (move[:, None] * move)
-            possible = module[:, None] != module
-            room = 1 - EDGE - spent.sum(axis=1)
-            possible &= (cost[:, :, None] + cost[:, None, :] <= room[:, None, None]).all(axis=0)
-            pair[~possible] = np.inf
-            best = int(pair.argmin())
-            if not pair.flat[best] < -EDGE:
+        path: list[Levels] = []
+        while len(path) < MOST_STEPS:
+            changes = _least_lossy(self._changes(harm, levels))
+            room = 1 - EDGE - self._cost[:, modules, levels].sum(axis=1)
+            pair = _best_pair(harm, changes, room)
+            if not pair:
                 break
-            for change in divmod(best, len(module)):
-                if module[change] >= 0:
-                    levels[module[change]] = goal[change]
-            trail.append(levels.copy())
-        return trail
+            levels = levels.copy()
+            for change in pair:
+                if changes.module[change] >= 0:
+                    levels[changes.module[change]] = changes.level[change]
+            path.append(levels)
+        return path
+
+    def _changes(self, harm: Harm, levels: Levels) -> _Changes:
+        """All changes of one module of `levels`."""
+        modules = np.arange(len(levels))
+        level = self._shifted[:, modules, levels].ravel()  # (shifts · modules,)
+        module = np.tile(modules, len(self._shifted))
+        moved = level != levels[module]  # a shift beyond the last useful level may change nothing
+        module, level = module[moved], level[moved]
+        root = self._root[modules, levels]
+        added_root = self._root[module, level] - root[module]
+        rise = harm.alone[module, level] - harm.alone[module, levels[module]]
+        rise += added_root * (harm.interaction @ root)[module]
+        cost = self._cost[:, module, level] - self._cost[:, module, levels[module]]
+        return _Changes(module, level, added_root, rise, cost)
 
 
-def _price(rise: NDArray[np.float64], cost: NDArray[np.float64]) -> float:
-    """The geometric mean of what the best purchase brings and the best sale loses per unit of cost, ≥ 0."""
-    buys, sells = cost > 0, cost < 0
-    gain = float((-rise[buys] / cost[buys]).max(initial=0.0))
-    loss = float((-rise[sells] / cost[sells]).min(initial=math.inf))
+def _least_lossy(changes: _Changes) -> _Changes:
+    """The changes with the least rise + price·cost, and a change of nothing at the end.
+
+    With that last change, a pair can also be a single change.
+    """
+    cost = changes.cost.sum(axis=0)
+    lost = changes.rise + _price(changes.rise, cost) * cost
+    kept = np.argsort(lost, kind="stable")[:MOST_CHANGES]
+    return _Changes(
+        module=np.append(changes.module[kept], -1),
+        level=np.append(changes.level[kept], -1),
+        root=np.append(changes.root[kept], 0.0),
+        rise=np.append(changes.rise[kept], 0.0),
+        cost=np.append(changes.cost[:, kept], np.zeros((len(changes.cost), 1)), axis=1),
+    )
+
+
+def _best_pair(harm: Harm, changes: _Changes, room: Array) -> tuple[int, ...]:
+    """Indices of the two changes that reduce the harm most and add at most `room` (costs,); () if none."""
+    module, root, cost = changes.module, changes.root, changes.cost
+    rise = changes.rise[:, None] + changes.rise
+    rise += harm.interaction[module[:, None], module] * (root[:, None] * root)
+    possible = module[:, None] != module
+    possible &= (cost[:, :, None] + cost[:, None, :] <= room[:, None, None]).all(axis=0)
+    rise[~possible] = np.inf
+    best = int(rise.argmin())
+    return divmod(best, len(module)) if rise.flat[best] < -EDGE else ()
+
+
+def _price(rise: Array, cost: Array) -> float:
+    """Price of cost: the geometric mean of two harms per cost, at least 0.
+
+    These are the harm saved by the best change that adds cost, and the harm added by the best one that saves
+    cost.
+    """
+    adds, saves = cost > 0, cost < 0
+    gain = float((-rise[adds] / cost[adds]).max(initial=0.0))
+    loss = float((-rise[saves] / cost[saves]).min(initial=math.inf))
     return math.sqrt(gain * loss) if 0 < loss < math.inf else 0.0

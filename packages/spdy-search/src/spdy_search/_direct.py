@@ -1,12 +1,17 @@
-"""The default method: walk downhill under what the evaluations have taught, evaluate the most promising.
+"""The default method: evaluate the assignments that a learned model of the loss expects to be good.
 
-Every step takes the expected harm by `_model` and a few random truths that are as likely. Under each of
-them one walk goes down from the best assignment, and one from the solver's answer to the weights that this
-harm comes to there. Of all that lies on these ways the assignment with the largest expected improvement is
-evaluated: a low expected loss, or one about which little is known.
+The solution for the unweighted priors comes first. Every later step
 
-Such walks end in the valley that they began in. So at first an assignment far from the best one is evaluated
-instead, and now and then later, unless the evaluations say that the priors are good.
+1. fits the model of `_model` to the evaluations;
+2. takes the expected harm, and a few harms drawn at random that are as likely;
+3. under each of them, descends from the best assignment so far and from a solution for the weights that this
+   harm implies there;
+4. proposes the assignment on these paths with the largest expected improvement, which has a low expected loss
+   or a very uncertain one.
+
+A descent ends in a local minimum near its start. The first steps therefore explore instead: they propose an
+assignment far from the best one. Some later steps also explore, unless the evaluations show that the priors
+are good.
 """
 
 import itertools
@@ -17,97 +22,154 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._archive import Archive
-from ._descend import Hillside
+from ._descend import Neighbourhood
 from ._greedy import repair
-from ._model import GOOD_PRIORS, Settings, Terms, fit
+from ._harm import Terms
+from ._methods import shifted_level
+from ._model import GOOD_PRIORS, fit
+from ._posterior import Posterior, Settings
 from ._problem import Levels, Problem
 from ._solve import solve, solve_batch
 
-DRAWS = 2
-REMEMBERED = 300  # evaluations to learn from, the best ones
-STRAY = 16
-FAR_FIRST, FAR_EVERY = 12, 4  # the first steps go far, and later every so many-th
-FAR_SPREAD = 0.7  # of the random weights, by whose solutions far assignments are found
-FAR_SHARE = 1 / 4  # of the modules that differ from the best assignment
+DRAWS = 2  # random harms per step
+REMEMBERED = 300  # evaluations that the model is fitted to: those with the lowest loss
+RANDOM_CANDIDATES = 16
+FIRST_EXPLORING_STEPS = 12
+EXPLORE_EVERY = 4  # steps, after the first ones
+EXPLORING_SPREAD = 0.7  # standard deviation of the logarithm of the random weights
+DISTANT_SHARE = 1 / 4  # share of the modules in which a distant assignment differs from the best one
 FARTHEST_SHIFT = 3
 
 
 def direct(problem: Problem, archive: Archive, rng: np.random.Generator) -> Iterator[Levels]:
-    """Yield candidates (k, modules), best first; the archive holds the results by the next step."""
+    """Yield candidates, int64 (k, modules), most promising first.
+
+    The caller records their losses in `archive` before it asks for more.
+    """
     yield solve(problem)[None]
     if math.prod(map(len, problem.useful)) <= archive.evaluations:
-        every = (np.array(levels) for levels in itertools.product(*problem.useful))
-        yield from (levels[None] for levels in every if problem.fits(levels))
+        yield from _every_assignment(problem)
         return
-    tables = Terms.of(problem)
-    hillside = Hillside(problem, tables)
-    settings, factors = Settings(), np.ones(problem.modules)
+    proposer = _Proposer(problem, archive, rng)
     for step in itertools.count(1):
-        posterior = fit(tables, *_lowest(archive), settings, factors)
-        settings, factors = posterior.settings, posterior.next_factors()
-        best = archive.best_levels
-        if step <= FAR_FIRST or (step % FAR_EVERY == 0 and settings.spread > GOOD_PRIORS):
-            weights = posterior.mean().weights(tables, best)
-            far = _fresh(problem, archive, _far_away(problem, best, weights, rng))
-            if far:
-                _, rise = posterior.improvement(np.array(far))
-                yield np.array(far)[rise.argsort(kind="stable")[: archive.batch]]
-                continue
-        harms = [posterior.mean(), *(posterior.draw(rng) for _ in range(DRAWS))]
-        solved = solve_batch(problem, np.array([harm.weights(tables, best) for harm in harms]))
-        ways = [
-            hillside.descend(harm, start)
-            for harm, far in zip(harms, solved, strict=True)
-            for start in (best, far)
+        posterior = proposer.learn()
+        candidates: list[Levels] = []
+        if _explores(step, posterior.settings):
+            candidates = _lowest_expected_loss_first(posterior, proposer.distant_solutions(posterior))
+        if not candidates:
+            found = proposer.descents(posterior) or proposer.random_neighbours(posterior)
+            candidates = _largest_expected_improvement_first(posterior, found)
+        yield np.array(candidates[: archive.batch] or [archive.best_levels])
+
+
+class _Proposer:
+    """Learns from the evaluations of an archive and proposes new assignments within budget."""
+
+    def __init__(self, problem: Problem, archive: Archive, rng: np.random.Generator) -> None:
+        self._problem = problem
+        self._archive = archive
+        self._rng = rng
+        self._tables = Terms.of(problem)
+        self._neighbourhood = Neighbourhood(problem, self._tables)
+        self._settings = Settings()
+        self._factors = np.ones(problem.modules)
+
+    def learn(self) -> Posterior:
+        """Fit the model to the evaluations, starting from the previous fit."""
+        levels, losses = _training_data(self._archive)
+        posterior = fit(self._tables, levels, losses, self._settings, self._factors)
+        self._settings, self._factors = posterior.settings, posterior.next_factors()
+        return posterior
+
+    def distant_solutions(self, posterior: Posterior) -> list[Levels]:
+        """Solutions for randomly disturbed weights that differ from the best assignment in many modules."""
+        best = self._archive.best_levels
+        modules = self._problem.modules
+        weights = posterior.mean().weights(self._tables, best)
+        factors = np.exp(EXPLORING_SPREAD * self._rng.standard_normal((RANDOM_CANDIDATES, modules)))
+        solved = solve_batch(self._problem, weights * factors)
+        return self._new(
+            levels for levels in solved if np.count_nonzero(levels != best) >= DISTANT_SHARE * modules
+        )
+
+    def descents(self, posterior: Posterior) -> list[Levels]:
+        """Assignments on the paths down from the best assignment and from the solutions for its weights."""
+        best = self._archive.best_levels
+        harms = [posterior.mean(), *(posterior.draw(self._rng) for _ in range(DRAWS))]
+        solved = solve_batch(self._problem, np.array([harm.weights(self._tables, best) for harm in harms]))
+        paths = [
+            self._neighbourhood.descend(harm, start)
+            for harm, solution in zip(harms, solved, strict=True)
+            for start in (best, solution)
         ]
-        candidates = _fresh(problem, archive, [*solved, *itertools.chain(*ways)])
-        if not candidates:  # all ways lead to what is known: look around it
-            weights = harms[0].weights(tables, best)
-            candidates = _fresh(
-                problem, archive, [_shifted(problem, best, weights, rng) for _ in range(STRAY)]
-            )
-        if candidates:
-            improvement, rise = posterior.improvement(np.array(candidates))
-            order = np.lexsort((rise, -improvement))
-            yield np.array(candidates)[order[: archive.batch]]
-        else:
-            yield best[None]
+        return self._new([*solved, *itertools.chain(*paths)])
+
+    def random_neighbours(self, posterior: Posterior) -> list[Levels]:
+        """Random neighbours of the best assignment, for when all descents lead to known assignments."""
+        best = self._archive.best_levels
+        weights = posterior.mean().weights(self._tables, best)
+        return self._new(
+            _random_neighbour(self._problem, best, weights, self._rng) for _ in range(RANDOM_CANDIDATES)
+        )
+
+    def _new(self, candidates: Iterable[Levels]) -> list[Levels]:
+        """The distinct candidates that are within budget and have not been evaluated."""
+        distinct = {tuple(levels.tolist()): levels for levels in candidates}.values()
+        return [
+            levels for levels in distinct if not self._archive.knows(levels) and self._problem.fits(levels)
+        ]
 
 
-def _lowest(archive: Archive) -> tuple[Levels, NDArray[np.float64]]:
-    """The evaluations to learn from, lowest loss first; while all have failed, the first as if it were 0."""
+def _every_assignment(problem: Problem) -> Iterator[Levels]:
+    """Yield every assignment of useful levels within budget, int64 (1, modules)."""
+    for levels in itertools.product(*problem.useful):
+        if problem.fits(levels):
+            yield np.array(levels)[None]
+
+
+def _explores(step: int, settings: Settings) -> bool:
+    """Whether a step explores; steps count from 1."""
+    regular = step % EXPLORE_EVERY == 0 and settings.spread > GOOD_PRIORS
+    return step <= FIRST_EXPLORING_STEPS or regular
+
+
+def _lowest_expected_loss_first(posterior: Posterior, candidates: list[Levels]) -> list[Levels]:
+    if not candidates:
+        return []
+    order = posterior.expected_rise(np.array(candidates)).argsort(kind="stable")
+    return [candidates[place] for place in order]
+
+
+def _largest_expected_improvement_first(posterior: Posterior, candidates: list[Levels]) -> list[Levels]:
+    if not candidates:
+        return []
+    improvement, rise = posterior.improvement(np.array(candidates))
+    return [candidates[place] for place in np.lexsort((rise, -improvement))]
+
+
+def _training_data(archive: Archive) -> tuple[Levels, NDArray[np.float64]]:
+    """The evaluations with the lowest losses: levels (n, modules) and losses (n,), lowest first.
+
+    If all evaluations have failed, the first one stands in, with a loss of 0.
+    """
     done = [(evaluation.loss, evaluation.levels) for evaluation in archive.history]
     done = sorted(pair for pair in done if math.isfinite(pair[0]))[:REMEMBERED]
     done = done or [(0.0, archive.history[0].levels)]
     return np.array([levels for _, levels in done]), np.array([loss for loss, _ in done])
 
 
-def _fresh(problem: Problem, archive: Archive, candidates: Iterable[Levels]) -> list[Levels]:
-    """The distinct candidates that are within budget and have not been evaluated."""
-    distinct = {tuple(levels.tolist()): levels for levels in candidates}.values()
-    return [levels for levels in distinct if not archive.knows(levels) and problem.fits(levels)]
-
-
-def _far_away(
-    problem: Problem, levels: Levels, weights: NDArray[np.float64], rng: np.random.Generator
-) -> list[Levels]:
-    """Solutions for `weights` (modules,) times random factors that have little in common with `levels`."""
-    factors = np.exp(FAR_SPREAD * rng.standard_normal((STRAY, problem.modules)))
-    solved = solve_batch(problem, weights * factors)
-    return [other for other in solved if np.count_nonzero(other != levels) >= FAR_SHARE * problem.modules]
-
-
-def _shifted(
+def _random_neighbour(
     problem: Problem, levels: Levels, weights: NDArray[np.float64], rng: np.random.Generator
 ) -> Levels:
-    """`levels` with one or two modules shifted and the others repaired; unchanged if they cannot be."""
+    """Shift one or two modules of `levels` at random and repair the budget with the other modules.
+
+    Returns `levels` itself if the budget cannot be repaired.
+    """
     moved = rng.choice(problem.modules, size=min(int(rng.integers(1, 3)), problem.modules), replace=False)
     changed = levels.copy()
     for module in moved:
-        useful = problem.useful[module]
         shift = int(rng.integers(1, FARTHEST_SHIFT + 1)) * int(rng.choice([-1, 1]))
-        place = int(np.searchsorted(useful, levels[module])) + shift
-        changed[module] = useful[min(max(place, 0), len(useful) - 1)]
+        changed[module] = shifted_level(problem, levels, int(module), shift)
     others = np.ones(problem.modules, dtype=bool)
     others[moved] = False
     repaired = repair(problem, weights, changed, others)

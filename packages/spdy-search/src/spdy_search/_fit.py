@@ -1,4 +1,4 @@
-"""`fit_budget`: correct the levels that were found by what the whole really costs, and measure again."""
+"""`fit_budget`: correct levels until their measured total cost meets a target."""
 
 import math
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from ._solve import solve
 
 @dataclass(frozen=True)
 class FitRound:
-    """One measurement that decided what to do next.
+    """One round of `fit_budget`: a measurement from which the levels were corrected.
 
     Attributes:
-        levels: int64 (modules,), what was measured.
-        cost: Its cost by the problem.
-        measured: Its measured total.
+        levels: int64 (modules,), the measured assignment.
+        cost: Total cost of the levels according to the problem.
+        measured: Measured total cost of the levels.
     """
 
     levels: Levels
@@ -29,14 +29,14 @@ class FitRound:
 
 @dataclass(frozen=True)
 class FitResult:
-    """Levels corrected by measurement.
+    """Result of `fit_budget`.
 
     Attributes:
-        levels: int64 (modules,).
-        cost: Their cost by the problem.
-        measured: A fresh measurement of them, made after all decisions.
-        target: What was aimed at.
-        rounds: The measurements that led there.
+        levels: int64 (modules,), corrected assignment.
+        cost: Total cost of the levels according to the problem.
+        measured: Final measurement of the levels, independent of those that chose them.
+        target: Target of the measured total cost.
+        rounds: Measurements from which the levels were corrected.
     """
 
     levels: Levels
@@ -56,62 +56,63 @@ def fit_budget(
     cost: str | None = None,
     tolerance: float = 0.005,
 ) -> FitResult:
-    """Correct levels until their measured total cost is at the target.
+    """Correct levels until their measured total cost meets a target.
 
-    Costs of single modules rarely add up to the cost of the whole. Each round measures the whole and moves
-    the budget by target - measured, so that a part of the total which no level changes stays out of it. The
-    new levels are the cheapest repair of the old ones, not a new solution: over target, modules only become
-    cheaper, with the least added prior; under it, they only become better.
+    The costs of single modules rarely add up to the cost of the whole. Each round measures the whole and
+    changes the budget by target - measured, so that a fixed part of the total does not matter. The new levels
+    are a repair of the old ones, not a new solution: above the target, modules only become cheaper, with the
+    least added prior; below it, no module's prior rises.
 
     Args:
         problem: The problem that was solved.
-        result: Its search result, or an assignment.
-        measure: `measure(levels)`, the total in the unit of the costs; it may contain a fixed part.
-        target: The total wanted, at most, in the same unit.
-        rounds: How often to measure and correct at most.
-        cost: With several costs, the name of the measured one. The other budgets are kept.
-        tolerance: A total below the target by no more than this share of it is left alone.
+        result: A search result of the problem, or an assignment.
+        measure: Function that returns the measured total cost of an assignment, in the unit of the costs. The
+            total may contain a fixed part.
+        target: Largest total cost wanted, in the same unit.
+        rounds: Largest number of rounds of measurement and correction.
+        cost: Name of the measured cost; required if there are several. The other budgets are kept.
+        tolerance: A measured total below the target by at most this share of it is not corrected.
 
     Returns:
-        The levels of the last correction and a fresh measurement of them, whether it meets the target or not.
+        The levels after the last correction and a final measurement of them, which may miss the target.
 
     Raises:
         InfeasibleBudget: If the cheapest levels were measured and are still above the target.
-        ValueError: If an argument is wrong or a measurement is not a finite number.
+        ValueError: If an argument is invalid or a measurement is not a finite number.
     """
-    if rounds < 1:
-        raise ValueError(f"rounds must be at least 1; got {rounds}")
-    if not math.isfinite(target):
-        raise ValueError(f"target must be a finite number; got {target}")
-    if not 0 <= tolerance < 1:
-        raise ValueError(f"tolerance must be at least 0 and below 1; got {tolerance}")
+    _check_arguments(target, rounds, tolerance)
     name = _measured_name(problem, cost)
     levels = problem.checked(result.levels if isinstance(result, SearchResult) else result)
     done: list[FitRound] = []
     for _ in range(rounds):
         measured = _finite(measure(levels.copy()))
-        total = problem.totals(levels)[name]
-        done.append(FitRound(levels, total, measured))
+        done.append(FitRound(levels, problem.totals(levels)[name], measured))
         if target - tolerance * abs(target) <= measured <= target:
             break
-        budget = total + target - measured
-        if measured > target:
-            repaired = _cheaper(problem, levels, name, min(budget, math.nextafter(total, -math.inf)))
-        else:
-            repaired = _better(problem, levels, name, budget)
-        if np.array_equal(repaired, levels):
-            if measured > target:
-                raise InfeasibleBudget(
-                    f"target {target:.6g} cannot be reached: the cheapest levels, which cost {total:.6g}, "
-                    f"were measured at {measured:.6g}",
-                    smallest=measured,
-                    budget=target,
-                )
+        corrected = _corrected(problem, done[-1], name, target)
+        if np.array_equal(corrected, levels):
             break
-        levels = repaired
-    return FitResult(
-        levels, problem.totals(levels)[name], _finite(measure(levels.copy())), target, tuple(done)
-    )
+        levels = corrected
+    measured = _finite(measure(levels.copy()))
+    return FitResult(levels, problem.totals(levels)[name], measured, target, tuple(done))
+
+
+def _corrected(problem: Problem, last: FitRound, name: str, target: float) -> Levels:
+    """Correct the levels of the last round; they stay the same if nothing better fits below the target."""
+    budget = last.cost + target - last.measured
+    if last.measured <= target:
+        return _better(problem, last.levels, name, budget)
+    # Rounding may make `budget` equal to the cost of these levels, which are known to miss the target.
+    below = math.nextafter(last.cost, -math.inf)
+    corrected = _cheaper(problem, last.levels, name, min(budget, below))
+    if np.array_equal(corrected, last.levels):
+        raise InfeasibleBudget(
+            f"target {target:.6g} cannot be reached: the cheapest levels, which cost {last.cost:.6g}, "
+            f"were measured at {last.measured:.6g}",
+            smallest=last.measured,
+            budget=target,
+        )
+    return corrected
 
 
 def _better(problem: Problem, levels: Levels, name: str, budget: float) -> Levels:
@@ -123,20 +124,21 @@ def _better(problem: Problem, levels: Levels, name: str, budget: float) -> Level
 def _cheaper(problem: Problem, levels: Levels, name: str, budget: float) -> Levels:
     """The best assignment within `budget` in which no module's cost rises.
 
-    Where all are above `budget`, the cheapest: the budget was only estimated from what dearer ones cost.
+    If none is within `budget`, return the best of the cheapest ones: the budget is only an estimate, based on
+    more expensive levels.
     """
     costs = problem.costs[name]
-    no_dearer = [row <= row[level] for row, level in zip(costs, levels, strict=True)]
+    no_costlier = [row <= row[level] for row, level in zip(costs, levels, strict=True)]
     try:
-        return _solve_among(problem, no_dearer, name, budget)
+        return _solve_among(problem, no_costlier, name, budget)
     except InfeasibleBudget:
         by_cost = Problem(problem.costs, costs, problem.budgets)
-        cheapest = _solve_among(by_cost, no_dearer, name, problem.totals(levels)[name])
-        return _solve_among(problem, no_dearer, name, problem.totals(cheapest)[name])
+        cheapest = _solve_among(by_cost, no_costlier, name, problem.totals(levels)[name])
+        return _solve_among(problem, no_costlier, name, problem.totals(cheapest)[name])
 
 
 def _solve_among(problem: Problem, allowed: list[NDArray[np.bool_]], name: str, budget: float) -> Levels:
-    """`solve` with only the levels `allowed`, and another budget for the cost `name`."""
+    """`solve` with only the `allowed` levels and with another budget for the cost `name`."""
     choices = [np.flatnonzero(row) for row in allowed]
     costs = {
         kind: [row[keep] for row, keep in zip(rows, choices, strict=True)]
@@ -147,11 +149,20 @@ def _solve_among(problem: Problem, allowed: list[NDArray[np.bool_]], name: str, 
     return np.array([keep[place] for keep, place in zip(choices, places, strict=True)])
 
 
+def _check_arguments(target: float, rounds: int, tolerance: float) -> None:
+    if rounds < 1:
+        raise ValueError(f"rounds must be at least 1; got {rounds}")
+    if not math.isfinite(target):
+        raise ValueError(f"target must be a finite number; got {target}")
+    if not 0 <= tolerance < 1:
+        raise ValueError(f"tolerance must be at least 0 and below 1; got {tolerance}")
+
+
 def _measured_name(problem: Problem, cost: str | None) -> str:
     if cost is None and len(problem.names) == 1:
         return problem.names[0]
     if cost not in problem.names:
-        raise ValueError(f"cost must name the measured one of {', '.join(problem.names)}; got {cost!r}")
+        raise ValueError(f"cost must name the measured cost, one of {', '.join(problem.names)}; got {cost!r}")
     return cost
 
 

@@ -1,4 +1,8 @@
-"""The other methods: one evaluation of the prior or of uniform levels, the paper's search, and evolution."""
+"""The other methods: one evaluation of the priors or of uniform levels, the paper's search, and evolution.
+
+A method is a generator of candidates, int64 (k, modules). It can look up their losses in the archive when it
+is asked for the next ones.
+"""
 
 from collections.abc import Iterator
 
@@ -11,38 +15,39 @@ from ._solve import solve, solve_batch
 
 RANDOM_STARTS = 100
 PAPER_STEPS = 1000
-MUTATED = 0.1
+MUTATION_RATE = 0.1
 OFFSPRING = 8
 MOST_SWITCHES = 3
 
 
 def prior(problem: Problem, archive: Archive, rng: np.random.Generator) -> Iterator[Levels]:
-    """The solution for the priors as they are."""
+    """Propose the solution for the unweighted priors."""
     yield solve(problem)[None]
 
 
 def uniform(problem: Problem, archive: Archive, rng: np.random.Generator) -> Iterator[Levels]:
-    """All modules as far down their levels as is needed, in proportion to how many they have."""
+    """Propose uniform levels: every module the same share of the way from its first to its last level."""
     yield uniform_levels(problem)[None]
 
 
 def uniform_levels(problem: Problem) -> Levels:
-    """The smallest common share of the way from level 0 to the last that is within budget."""
+    """The uniform levels with the smallest share that is within budget, int64 (modules,)."""
     last = problem.level_counts - 1
     for share in np.linspace(0, 1, 1001):
         levels: Levels = np.rint(share * last).astype(np.int64)
         if problem.fits(levels):
             return levels
-    # Costs that do not fall with the level: the nearest to the last ones, then.
+    # Costs that do not fall with the level: repair the last levels.
     repaired = repair(problem, np.ones(problem.modules), last, np.ones(problem.modules, dtype=bool))
     return solve(problem) if repaired is None else repaired
 
 
 def ziplm(problem: Problem, archive: Archive, rng: np.random.Generator) -> Iterator[Levels]:
-    """The ZipLM paper's: random coefficients, then 1000 steps that redraw each with probability 0.1.
+    """Propose solutions for mutated random coefficients on the priors, as in the ZipLM paper.
 
-    Steps that repeat an assignment count as steps, as in the paper. Asked for more than 1000 evaluations, it
-    makes as many steps.
+    From the best of the random starts, 1000 steps redraw each coefficient with probability 0.1. A step that
+    repeats a known assignment counts as a step, as in the paper. With more than 1000 evaluations there are as
+    many steps as evaluations.
     """
     starts = rng.random((max(1, min(RANDOM_STARTS, archive.evaluations // 10)), problem.modules))
     coefficients, smallest = starts[0], np.inf
@@ -51,7 +56,7 @@ def ziplm(problem: Problem, archive: Archive, rng: np.random.Generator) -> Itera
         if archive.loss_of(levels) < smallest:
             coefficients, smallest = start, archive.loss_of(levels)
     for _ in range(max(PAPER_STEPS, archive.evaluations)):
-        redrawn = rng.random(problem.modules) < MUTATED
+        redrawn = rng.random(problem.modules) < MUTATION_RATE
         mutated = np.where(redrawn, rng.random(problem.modules), coefficients)
         levels = solve_batch(problem, mutated[None])[0]
         yield levels[None]
@@ -60,35 +65,46 @@ def ziplm(problem: Problem, archive: Archive, rng: np.random.Generator) -> Itera
 
 
 def evolution(problem: Problem, archive: Archive, rng: np.random.Generator) -> Iterator[Levels]:
-    """Level switches as in EvoPress and DarwinLM: some modules a level up, others down, from uniform on."""
+    """Propose level switches of the best assignment, as in EvoPress and DarwinLM.
+
+    A switch moves some modules one level up and others one level down. The search starts from uniform levels.
+    """
     yield uniform_levels(problem)[None]
     while True:
         parent = archive.best_levels
         yield np.array([_switched(problem, parent, rng) for _ in range(OFFSPRING)])
 
 
+def shifted_level(problem: Problem, levels: Levels, module: int, shift: int) -> int:
+    """Level of `module` after moving it by `shift` useful levels, as far as there are any."""
+    useful = problem.useful[module]
+    place = int(np.searchsorted(useful, levels[module])) + shift
+    return int(useful[min(max(place, 0), len(useful) - 1)])
+
+
 def _switched(problem: Problem, parent: Levels, rng: np.random.Generator) -> Levels:
-    """A child of `parent` by one to three switches, within budget; the parent itself if none is found."""
+    """A child of `parent` within budget by one to three switches; the parent itself if none is found."""
     child = parent.copy()
     switches = int(rng.integers(1, MOST_SWITCHES + 1, size=2).min())
     for module in rng.choice(problem.modules, size=min(switches, problem.modules), replace=False):
-        child[module] = _neighbour(problem, child, int(module), -1)
-    for module in rng.permutation(problem.modules):  # others pay for it, one level each
-        if problem.fits(child):
-            break
-        if child[module] >= parent[module]:
-            child[module] = _neighbour(problem, child, int(module), 1)
+        child[module] = shifted_level(problem, child, int(module), -1)
+    _shrink_until_within_budget(problem, child, parent, rng)
     if not problem.fits(child):
         return parent
-    for module in rng.permutation(problem.modules)[:switches]:  # and what they paid too much is spent again
+    for module in rng.permutation(problem.modules)[:switches]:  # spend what is left of the budget
         larger = child.copy()
-        larger[module] = _neighbour(problem, child, int(module), -1)
+        larger[module] = shifted_level(problem, child, int(module), -1)
         if problem.fits(larger):
             child = larger
     return child
 
 
-def _neighbour(problem: Problem, levels: Levels, module: int, step: int) -> int:
-    useful = problem.useful[module]
-    place = int(np.searchsorted(useful, levels[module])) + step
-    return int(useful[min(max(place, 0), len(useful) - 1)])
+def _shrink_until_within_budget(
+    problem: Problem, child: Levels, parent: Levels, rng: np.random.Generator
+) -> None:
+    """Move modules that are not larger than in `parent` one level down each, in random order, in place."""
+    for module in rng.permutation(problem.modules):
+        if problem.fits(child):
+            break
+        if child[module] >= parent[module]:
+            child[module] = shifted_level(problem, child, int(module), 1)

@@ -1,7 +1,7 @@
-"""What is to be chosen: one level per module, under one budget or several."""
+"""The optimisation problem: one level per module, under one budget or several."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -11,20 +11,20 @@ from numpy.typing import ArrayLike, NDArray
 from ._grid import Grid, integer_costs
 from ._ladder import Ladder, build_ladder
 from ._table import Table, dense_table
+from ._validate import Rows, finite_number, finite_rows
 
-Rows: TypeAlias = Sequence[ArrayLike]
 Levels: TypeAlias = NDArray[np.int64]
 
-UNNAMED = "cost"
+UNNAMED = "cost"  # name of the only cost when costs are given without names
 
 
 class InfeasibleBudget(ValueError):
-    """No choice of levels is within the budget.
+    """Raised when no assignment is within budget.
 
     Attributes:
-        smallest: The smallest total cost that can be reached; with several budgets a dictionary, each on
-            its own.
-        budget: The budget that was asked for, in the same form.
+        smallest: Smallest total cost that can be reached; with named costs a dictionary, in which each total
+            is the smallest on its own.
+        budget: The requested budget, in the same form.
     """
 
     def __init__(self, message: str, smallest: Any = None, budget: Any = None) -> None:
@@ -34,22 +34,23 @@ class InfeasibleBudget(ValueError):
 
 
 class Problem:
-    """One level per module, the smallest total prior, and no total cost above its budget.
+    """Choose one level per module to minimise the total prior, with every total cost within its budget.
 
-    By convention level 0 of a module is its current size and later levels are smaller ones. The solvers do
-    not need an order: costs and priors may be any finite numbers, and a level that another one of its
-    module beats (no cost larger, prior no larger) is never chosen. The search takes neighbouring levels for
-    similar ones.
+    An assignment is such a choice: one level for each module. By convention, level 0 of a module is its
+    current size and later levels are smaller sizes. The solvers do not rely on an order: costs and priors may
+    be any finite numbers. A level is never chosen if another level of its module dominates it, that is, has
+    no larger cost and no larger prior. The search assumes that neighbouring levels are similar.
 
     Args:
-        costs: One row per module, one number per level; rows may differ in length. Any additive quantity:
-            seconds, bytes, money. Several at once: a dictionary from name to such rows.
-        priors: Rows of the same shape: the estimated harm of each level.
-        budget: The largest total cost allowed; with named costs a dictionary with the same names.
+        costs: One row per module with one number per level; rows may differ in length. Costs may be any
+            additive quantity, such as seconds, bytes or money. To limit several costs at once, pass a
+            dictionary from name to rows.
+        priors: Rows of the same shape as the costs: estimated harm of each level.
+        budget: Largest allowed total cost; with named costs a dictionary with the same names.
 
     Raises:
-        ValueError: If shapes or names do not agree, or a value is not finite. Whether the budget can be
-            reached is found out by the solvers, which raise `InfeasibleBudget`.
+        ValueError: If shapes or names do not agree, or a value is not finite. A budget that cannot be met
+            raises `InfeasibleBudget` later, in the solvers.
 
     Example:
         >>> problem = Problem(costs=[[3, 1], [5, 4, 1]], priors=[[0, 2], [0, 1, 6]], budget=7)
@@ -63,7 +64,7 @@ class Problem:
         priors: Rows,
         budget: float | Mapping[str, float],
     ) -> None:
-        self.priors = _rows("priors", priors)
+        self.priors = finite_rows("priors", priors)
         self.named = isinstance(costs, Mapping)
         if isinstance(costs, Mapping) != isinstance(budget, Mapping):
             raise ValueError(
@@ -78,10 +79,10 @@ class Problem:
             )
         self.names = tuple(by_name)
         self.costs = {name: self._matching_rows(name, by_name[name]) for name in self.names}
-        self.budgets = {name: _finite_number(f"budget {name!r}", budgets[name]) for name in self.names}
+        self.budgets = {name: finite_number(f"budget {name!r}", budgets[name]) for name in self.names}
 
     def _matching_rows(self, name: str, rows: Rows) -> tuple[NDArray[np.float64], ...]:
-        matched = _rows(f"costs {name!r}", rows)
+        matched = finite_rows(f"costs {name!r}", rows)
         if len(matched) != self.modules:
             raise ValueError(f"costs {name!r} have {len(matched)} rows, priors have {self.modules}")
         for module, (cost, prior) in enumerate(zip(matched, self.priors, strict=True)):
@@ -96,32 +97,32 @@ class Problem:
 
     @property
     def modules(self) -> int:
-        """How many modules there are."""
+        """Number of modules."""
         return len(self.priors)
 
     @cached_property
     def level_counts(self) -> NDArray[np.int64]:
-        """How many levels each module has, int64 (modules,)."""
+        """Number of levels of each module, int64 (modules,)."""
         return np.array([len(row) for row in self.priors], dtype=np.int64)
 
     @property
     def budget(self) -> float | dict[str, float]:
-        """The budget in the form it was given."""
+        """The budget, in the form in which it was given."""
         return self._plain(self.budgets)
 
     @cached_property
     def smallest_cost(self) -> float | dict[str, float]:
-        """The smallest total cost that can be reached; with several costs each on its own."""
+        """Smallest total cost that can be reached; with named costs a dictionary, each on its own."""
         return self._plain(
             {name: math.fsum(float(row.min()) for row in self.costs[name]) for name in self.names}
         )
 
     def cost(self, levels: ArrayLike) -> float | dict[str, float]:
-        """Total cost of an assignment, by `math.fsum`; a dictionary if the costs are named."""
+        """Total cost of an assignment, added by `math.fsum`; a dictionary if the costs are named."""
         return self._plain(self.totals(self.checked(levels)))
 
     def prior(self, levels: ArrayLike, weights: ArrayLike | None = None) -> float:
-        """Total (weighted) prior of an assignment, by `math.fsum`."""
+        """Total (weighted) prior of an assignment, added by `math.fsum`."""
         chosen = self.checked(levels)
         weight = self.checked_weights(weights)
         return math.fsum(
@@ -134,11 +135,11 @@ class Problem:
         return all(totals[name] <= self.budgets[name] for name in self.names)
 
     def with_budget(self, budget: float | Mapping[str, float]) -> "Problem":
-        """The same costs and priors under another budget."""
+        """A problem with these costs and priors and another budget."""
         return Problem(self.costs if self.named else self.costs[UNNAMED], self.priors, budget)
 
     def totals(self, levels: Levels) -> dict[str, float]:
-        """`cost` by name and without checks, for callers who made `levels` themselves."""
+        """Total costs by name, without checking `levels`, for internal callers."""
         chosen = levels.tolist()
         return {
             name: math.fsum([row[level] for row, level in zip(rows, chosen, strict=True)])
@@ -146,7 +147,7 @@ class Problem:
         }
 
     def checked(self, levels: ArrayLike) -> Levels:
-        """`levels` as int64 (modules,).
+        """Convert `levels` to int64 (modules,).
 
         Raises:
             ValueError: If the length is wrong or a level does not exist.
@@ -154,7 +155,7 @@ class Problem:
         chosen = np.asarray(levels)
         if chosen.shape != (self.modules,):
             raise ValueError(
-                f"an assignment has one level for each of {self.modules} modules; got shape {chosen.shape}"
+                f"an assignment needs one level for each of {self.modules} modules; got shape {chosen.shape}"
             )
         if chosen.dtype.kind not in "iu":
             raise ValueError(f"levels must be integers; got {chosen.dtype}")
@@ -166,7 +167,7 @@ class Problem:
         return chosen.astype(np.int64)
 
     def checked_weights(self, weights: ArrayLike | None, batch: bool = False) -> NDArray[np.float64]:
-        """`weights` as float64 (modules,), or (K, modules) for a batch; None is all ones.
+        """Convert `weights` to float64 (modules,), or (K, modules) for a batch; None means all ones.
 
         Raises:
             ValueError: If the shape is wrong or a weight is negative or not finite.
@@ -176,7 +177,7 @@ class Problem:
         array = np.asarray(weights, dtype=np.float64)
         shape = "(K, modules)" if batch else "(modules,)"
         if array.ndim != 1 + batch or array.shape[-1] != self.modules:
-            raise ValueError(f"weights must be {shape} with {self.modules} modules; got shape {array.shape}")
+            raise ValueError(f"weights must be {shape} for {self.modules} modules; got shape {array.shape}")
         if not (np.isfinite(array).all() and (array >= 0).all()):
             raise ValueError("weights must be finite and at least 0")
         return array
@@ -192,46 +193,50 @@ class Problem:
                 )
 
     def infeasible(self, message: str) -> InfeasibleBudget:
-        """The exception to raise, with the figures of this problem."""
+        """Create the exception for this problem, with its smallest cost and its budget."""
         return InfeasibleBudget(message, self.smallest_cost, self.budget)
 
     @cached_property
     def grids(self) -> dict[str, Grid]:
-        """Costs as integers, by name: what the solvers add and compare."""
+        """Integer costs by name, which the solvers add and compare exactly."""
         return {name: integer_costs(self.costs[name], self.budgets[name]) for name in self.names}
 
     @cached_property
     def useful(self) -> tuple[NDArray[np.int64], ...]:
-        """For each module the levels that no other level beats and that can be within budget, ascending."""
+        """For each module, the undominated levels that can be within budget, ascending."""
         return tuple(self._useful(module) for module in range(self.modules))
 
     def _useful(self, module: int) -> NDArray[np.int64]:
         criteria = np.stack([self.priors[module], *(rows[module] for rows in self.costs.values())])
-        no_worse = (criteria[:, :, None] <= criteria[:, None, :]).all(axis=0)  # [a, b]: a is as good as b
-        earlier = np.tri(no_worse.shape[0], k=-1, dtype=bool).T  # of equal levels the first one stays
-        beaten = no_worse & (~no_worse.T | earlier)
+        no_worse = (criteria[:, :, None] <= criteria[:, None, :]).all(
+            axis=0
+        )  # [a, b]: a is at least as good as b
+        earlier = np.tri(
+            no_worse.shape[0], k=-1, dtype=bool
+        ).T  # of equal levels, the first dominates the others
+        dominated = no_worse & (~no_worse.T | earlier)
         within = np.all([grid.within[module] for grid in self.grids.values()], axis=0)
-        return np.flatnonzero(~beaten.any(axis=0) & within)
+        return np.flatnonzero(~dominated.any(axis=0) & within)
 
     @cached_property
     def prior_scale(self) -> float:
-        """The widest range of priors in any module, or 1 if all are equal: the solvers' unit of prior."""
+        """Unit of prior in the solvers: the widest range of priors in any module, or 1 if it is 0."""
         return max(float(np.ptp(row)) for row in self.priors) or 1.0
 
     @cached_property
     def prior_ranges(self) -> NDArray[np.float64]:
-        """The range of each module's priors in that unit, float64 (modules,)."""
+        """Range of each module's priors in units of `prior_scale`, float64 (modules,)."""
         return np.array([np.ptp(row) for row in self.priors]) / self.prior_scale
 
     @cached_property
     def ladder(self) -> Ladder:
-        """What the solvers for one cost work on. The budget must be within reach."""
+        """Sorted levels and hulls for the solvers with one cost; the budget must be within reach."""
         (grid,) = self.grids.values()
         return build_ladder(self.useful, self.priors, self.prior_scale, grid)
 
     @cached_property
     def table(self) -> Table:
-        """The problem as dense arrays, for what works on several costs."""
+        """The problem as rectangular arrays, for code that handles several costs."""
         return dense_table(self.priors, self.prior_scale, self.useful, tuple(self.grids.values()))
 
     @cached_property
@@ -243,50 +248,3 @@ class Problem:
 
     def _plain(self, by_name: dict[str, float]) -> float | dict[str, float]:
         return by_name if self.named else by_name[UNNAMED]
-
-
-def _rows(what: str, rows: Rows) -> tuple[NDArray[np.float64], ...]:
-    if not isinstance(rows, Iterable):
-        raise ValueError(f"{what} must be one row of numbers per module; got {_brief(rows)}")
-    converted = []
-    for module, row in enumerate(rows):
-        try:
-            if np.iscomplexobj(row):
-                raise TypeError
-            array = np.array(row, dtype=np.float64)
-        except (TypeError, ValueError, OverflowError):
-            raise ValueError(
-                f"{what}: module {module} is not a row of numbers that a float can hold: {_brief(row)}"
-            ) from None
-        if array.ndim != 1 or array.size == 0:
-            raise ValueError(
-                f"{what}: module {module} must be a row with at least one level; got shape {array.shape}"
-            )
-        bad = np.flatnonzero(~np.isfinite(array))
-        if bad.size:
-            raise ValueError(
-                f"{what}: module {module}, level {bad[0]} is {array[bad[0]]}; every value must be finite"
-            )
-        array.flags.writeable = False
-        converted.append(array)
-    if not converted:
-        raise ValueError(f"{what} have no modules; at least one row is needed")
-    if math.isinf(2 * sum(float(np.abs(row).max()) for row in converted)):
-        raise ValueError(f"{what} add up to more than a float can hold; use a larger unit")
-    return tuple(converted)
-
-
-def _brief(value: object) -> str:
-    """A value on one short line."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _finite_number(what: str, value: object) -> float:
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{what} must be a number that a float can hold; got {_brief(value)}") from None
-    if not math.isfinite(number):
-        raise ValueError(f"{what} must be finite; got {number}")
-    return number

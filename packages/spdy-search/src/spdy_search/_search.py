@@ -1,4 +1,4 @@
-"""`search`: ask a method for assignments, evaluate those that are new, keep the best."""
+"""`search`: evaluate the new assignments that a method proposes, and keep the best."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _methods
-from ._archive import Archive, Evaluation, Loss, Progress, Screen, fingerprint
+from ._archive import Archive, Loss, Screen
+from ._checkpoint import Checkpoint, fingerprint
 from ._direct import direct
+from ._evaluation import Evaluation, Progress
 from ._problem import Levels, Problem
 from ._solve import solve
 
@@ -24,19 +26,19 @@ METHODS: dict[str, Method] = {
     "prior": _methods.prior,
     "uniform": _methods.uniform,
 }
-PATIENCE = 200  # known candidates in a row after which no new ones are expected
+PATIENCE = 200  # known candidates in a row after which a search ends
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found.
+    """Result of a search.
 
     Attributes:
-        levels: int64 (modules,), the best assignment; always within budget.
-        loss: Its loss; infinity if no evaluation succeeded.
-        cost: Its total cost, or a dictionary of them, by `math.fsum`.
-        history: Every full evaluation in order.
-        interrupted: Whether Ctrl-C ended it early.
+        levels: int64 (modules,), best assignment; always within budget.
+        loss: Loss of the best assignment; infinity if no evaluation succeeded.
+        cost: Total cost of the best assignment, added by `math.fsum`; a dictionary if the costs are named.
+        history: Full evaluations in order.
+        interrupted: Whether Ctrl-C ended the search early.
     """
 
     levels: Levels
@@ -47,12 +49,12 @@ class SearchResult:
 
     @property
     def evaluations(self) -> int:
-        """Full evaluations, of distinct assignments."""
+        """Number of full evaluations, all of distinct assignments."""
         return len(self.history)
 
     @property
     def failed(self) -> int:
-        """Evaluations whose loss was not finite."""
+        """Number of evaluations whose loss was not finite."""
         return sum(math.isinf(evaluation.loss) for evaluation in self.history)
 
 
@@ -68,60 +70,59 @@ def search(
     callback: Callable[[Progress], object] | None = None,
     checkpoint: str | Path | None = None,
 ) -> SearchResult:
-    """Look for the assignment within budget that has the smallest loss.
+    """Search for the assignment within budget with the smallest loss.
 
-    The same arguments give the same result, provided that `loss` is deterministic. Ctrl-C returns the best
-    so far.
+    The same arguments give the same result if `loss` is deterministic. Ctrl-C ends the search and returns the
+    best assignment so far.
 
     Args:
-        problem: What may be chosen. Its priors guide the search; the better they are, the less there is to
-            find.
-        loss: `loss(levels)` of an assignment, int64 (modules,). A result that is not finite is a failed
-            candidate: it counts as an evaluation and as the worst.
-        evaluations: How many distinct assignments to evaluate at most. The search ends early when it finds no
-            new ones.
-        seed: Of the random numbers.
-        method: "direct" learns from the evaluations which modules matter and moves around the best
-            assignment; "ziplm" is the ZipLM paper's mutation of random coefficients; "evolution" switches
-            levels at random; "prior" and "uniform" evaluate one assignment.
-        starts: More assignments to begin with, each within budget.
-        screen: `screen(levels, fraction)`, a cheap loss on a fraction of the samples. Methods that propose
-            several candidates at a time then evaluate in full only the survivor of a successive halving.
+        problem: Costs, priors and budget. The priors guide the search.
+        loss: Function that returns the loss of an assignment, int64 (modules,). If the result is not finite,
+            the evaluation has failed: it counts as an evaluation, with an infinite loss.
+        evaluations: Largest number of assignments to evaluate, all distinct. The search ends early if it
+            finds no new ones.
+        seed: Seed of the random numbers.
+        method: "direct" learns from the evaluations which modules matter and searches around the best
+            assignment; "ziplm" mutates random coefficients, as in the ZipLM paper; "evolution" switches
+            levels at random; "prior" and "uniform" evaluate a single assignment.
+        starts: Assignments to evaluate first, each within budget.
+        screen: Cheap loss on a fraction of the samples, called as `screen(levels, fraction)`. Methods that
+            propose several candidates at a time then fully evaluate only the survivor of a successive
+            halving.
         callback: Called with a `Progress` after every full evaluation.
-        checkpoint: A JSON file to keep the evaluations in. If it exists, the search goes on where it was,
-            to the same result.
+        checkpoint: JSON file that keeps the evaluations. If it exists, the search resumes from it and ends
+            with the same result as without the interruption.
+
+    Returns:
+        The best assignment, its loss and cost, and the history of evaluations.
 
     Raises:
         InfeasibleBudget: If no assignment is within budget.
-        ValueError: If an argument is wrong or the checkpoint belongs to another search.
+        ValueError: If an argument is invalid, `loss` or `screen` returns no number, or the checkpoint belongs
+            to another search.
     """
     if method not in METHODS:
         raise ValueError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}")
     if evaluations < 1:
         raise ValueError(f"evaluations must be at least 1; got {evaluations}")
-    given = [_start(problem, place, start) for place, start in enumerate(starts)]
-    archive = Archive(
+    first = [_checked_start(problem, place, start) for place, start in enumerate(starts)]
+    identity = fingerprint(
         problem,
-        loss,
-        evaluations,
-        screen,
-        callback,
-        None if checkpoint is None else Path(checkpoint),
-        fingerprint(
-            problem,
-            method=method,
-            seed=int(seed),
-            starts=[levels.tolist() for levels in given],
-            screened=screen is not None,
-        ),
+        method=method,
+        seed=int(seed),
+        starts=[levels.tolist() for levels in first],
+        screened=screen is not None,
     )
+    file = None if checkpoint is None else Checkpoint(Path(checkpoint), identity)
+    archive = Archive(problem, loss, evaluations, screen, callback, file)
     proposals = METHODS[method](problem, archive, np.random.default_rng(seed))
     interrupted = False
     try:
-        _run(archive, given, proposals)
+        _evaluate_starts(archive, first)
+        _evaluate_proposals(archive, proposals)
     except KeyboardInterrupt:
         interrupted = True
-    levels = solve(problem) if archive.best is None else np.array(archive.best.levels)
+    levels = solve(problem) if archive.best is None else archive.best_levels
     return SearchResult(
         levels=levels,
         loss=math.inf if archive.best is None else archive.best.loss,
@@ -131,27 +132,31 @@ def search(
     )
 
 
-def _run(archive: Archive, starts: Iterable[Levels], proposals: Iterator[Levels]) -> None:
-    for levels in starts:
-        if not archive.full and not archive.knows(levels):
-            archive.evaluate(levels)
-    known_in_a_row = 0
-    while not archive.full and known_in_a_row < PATIENCE:
-        candidates = next(proposals, None)
-        if candidates is None:
-            return
-        distinct = {tuple(levels.tolist()): levels for levels in candidates}.values()
-        fresh = [levels for levels in distinct if not archive.knows(levels)]
-        known_in_a_row = 0 if fresh else known_in_a_row + len(candidates)
-        for levels in archive.promising(fresh):
-            if not archive.full:
-                archive.evaluate(levels)
-
-
-def _start(problem: Problem, place: int, start: ArrayLike) -> Levels:
+def _checked_start(problem: Problem, place: int, start: ArrayLike) -> Levels:
     levels = problem.checked(start)
     if not problem.fits(levels):
         raise ValueError(
             f"start {place} is over budget: it costs {problem.cost(levels)}, the budget is {problem.budget}"
         )
     return levels
+
+
+def _evaluate_starts(archive: Archive, starts: Iterable[Levels]) -> None:
+    for levels in starts:
+        if not archive.full and not archive.knows(levels):
+            archive.evaluate(levels)
+
+
+def _evaluate_proposals(archive: Archive, proposals: Iterator[Levels]) -> None:
+    """Evaluate the new candidates among the proposals until the archive is full or nothing new comes."""
+    known_in_a_row = 0
+    while not archive.full and known_in_a_row < PATIENCE:
+        candidates = next(proposals, None)
+        if candidates is None:
+            return
+        distinct = {tuple(levels.tolist()): levels for levels in candidates}.values()
+        new = [levels for levels in distinct if not archive.knows(levels)]
+        known_in_a_row = 0 if new else known_in_a_row + len(candidates)
+        for levels in archive.promising(new):
+            if not archive.full:
+                archive.evaluate(levels)

@@ -1,6 +1,7 @@
 """Several budgets at once: HiGHS for the optimum, one multiplier per budget for many weight vectors."""
 
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,69 +9,135 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array, vstack
 
 from ._greedy import repair
-from ._problem import Levels, Problem
+from ._problem import InfeasibleBudget, Levels, Problem
 
-# HiGHS works to absolute tolerances of about 1e-6. With budgets and the widest prior at this size they are
-# 1e-10.
+# HiGHS works to absolute tolerances of about 1e-6. With budgets and the widest range of priors scaled to this
+# size, they correspond to 1e-10.
 HIGHS_SIZE = 1e4
 MOST_CUTS = 50
 MULTIPLIER_STEPS = 80
 
 
-def solve_several(problem: Problem, weights: NDArray[np.float64]) -> Levels:
-    """The optimum for `weights` (modules,), the widest weighted range 1, as int64 (modules,).
+class _Program(NamedTuple):
+    """An integer program with one 0/1 variable for each useful level, module by module.
 
-    An assignment that HiGHS takes for feasible and `math.fsum` does not is over budget by about 1e-10. It
-    is cut off and the problem solved again; should that happen MOST_CUTS times, all that is within 1e-9 of
-    a budget is cut off.
+    Attributes:
+        starts: int64 (modules + 1,), index of each module's first variable, and the number of variables.
+        objective: float64 (variables,), weighted prior.
+        spent: float64 (costs, variables), cost in units of the capacity.
+        one_each: Sparse (modules, variables) matrix that sums the variables of each module.
     """
-    counts = [len(levels) for levels in problem.useful]
-    if 0 in counts:
+
+    starts: NDArray[np.int64]
+    objective: NDArray[np.float64]
+    spent: NDArray[np.float64]
+    one_each: csr_array
+
+
+def solve_several(problem: Problem, weights: NDArray[np.float64]) -> Levels:
+    """Find the optimum under several budgets.
+
+    HiGHS may return an assignment that exceeds a budget by about 1e-10 according to `math.fsum`. A cut then
+    excludes that assignment, and the problem is solved again. After MOST_CUTS cuts, everything within 1e-9
+    of a budget is excluded.
+
+    Args:
+        problem: The problem to solve.
+        weights: float64 (modules,), scaled so that the widest weighted range of priors is 1.
+
+    Returns:
+        The optimal levels, int64 (modules,).
+
+    Raises:
+        InfeasibleBudget: If no assignment is within all budgets.
+    """
+    if any(len(levels) == 0 for levels in problem.useful):
         raise _jointly_infeasible(problem)
-    starts = np.cumsum([0, *counts])
-    objective = np.concatenate(
-        [
-            weight * (row[levels] - row.min()) / problem.prior_scale
-            for weight, row, levels in zip(weights, problem.priors, problem.useful, strict=True)
-        ]
-    )
-    spent = np.stack(
-        [
-            np.concatenate([row[levels] for row, levels in zip(grid.costs, problem.useful, strict=True)])
-            / max(grid.capacity, 1)
-            for grid in problem.grids.values()
-        ]
-    )
-    one_each = csr_array(
-        (np.ones(starts[-1]), np.arange(starts[-1]), starts), shape=(len(counts), starts[-1])
-    )
-    cuts = csr_array((0, starts[-1]))
+    program = _integer_program(problem, weights)
+    variables = program.starts[-1]
+    cuts = csr_array((0, variables))
     for limit in [1.0] * MOST_CUTS + [1 - 1e-9]:
-        constraints = [
-            LinearConstraint(one_each, 1, 1),
-            LinearConstraint(spent * HIGHS_SIZE, -np.inf, limit * HIGHS_SIZE),
-        ]
-        if cuts.shape[0]:
-            constraints.append(LinearConstraint(cuts, -np.inf, problem.modules - 1))
-        found = milp(
-            objective * HIGHS_SIZE,
-            integrality=np.ones(starts[-1]),
-            bounds=Bounds(0, 1),
-            constraints=constraints,
-            options={"mip_rel_gap": 0.0},
-        )
-        if found.x is None:
+        chosen = _solve_program(program, cuts, limit)
+        if chosen is None:
             break
-        chosen = np.array([found.x[a:b].argmax() for a, b in pairwise(starts)])
         levels = np.array([useful[place] for useful, place in zip(problem.useful, chosen, strict=True)])
         if problem.fits(levels):
             return levels
-        cut = csr_array((np.ones(len(counts)), starts[:-1] + chosen, [0, len(counts)]), shape=(1, starts[-1]))
+        cut = csr_array(
+            (np.ones(len(chosen)), program.starts[:-1] + chosen, [0, len(chosen)]), shape=(1, variables)
+        )
         cuts = vstack([cuts, cut], format="csr")
     raise _jointly_infeasible(problem)
 
 
-def _jointly_infeasible(problem: Problem) -> Exception:
+def relax_several(problem: Problem, weights: NDArray[np.float64]) -> Levels:
+    """Find good solutions under several budgets for many weight vectors.
+
+    The multiplier of a cost grows while the cost is over its budget and shrinks otherwise. The best feasible
+    solution found on the way is improved until the budgets are used up. If none is feasible, the exact solver
+    takes over.
+
+    Args:
+        problem: The problem to solve.
+        weights: float64 (K, modules), each row scaled so that its widest weighted range of priors is 1.
+
+    Returns:
+        One assignment per row of `weights`, int64 (K, modules).
+    """
+    levels, found = _best_priced_levels(problem, weights)
+    every_module = np.ones(problem.modules, dtype=bool)
+    for row in range(len(weights)):
+        filled = repair(problem, weights[row], levels[row], every_module) if found[row] else None
+        levels[row] = solve_several(problem, weights[row]) if filled is None else filled
+    return levels
+
+
+def _integer_program(problem: Problem, weights: NDArray[np.float64]) -> _Program:
+    counts = [len(levels) for levels in problem.useful]
+    starts = np.cumsum([0, *counts])
+    objective = [
+        weight * (row[levels] - row.min()) / problem.prior_scale
+        for weight, row, levels in zip(weights, problem.priors, problem.useful, strict=True)
+    ]
+    spent = [
+        np.concatenate([row[levels] for row, levels in zip(grid.costs, problem.useful, strict=True)])
+        / max(grid.capacity, 1)
+        for grid in problem.grids.values()
+    ]
+    one_each = csr_array(
+        (np.ones(starts[-1]), np.arange(starts[-1]), starts), shape=(len(counts), starts[-1])
+    )
+    return _Program(starts, np.concatenate(objective), np.stack(spent), one_each)
+
+
+def _solve_program(program: _Program, cuts: csr_array, limit: float) -> NDArray[np.int64] | None:
+    """The index of the chosen useful level of each module, int64 (modules,), or None if infeasible.
+
+    Args:
+        program: The integer program.
+        cuts: Sparse (cuts, variables); each row marks an excluded assignment.
+        limit: Largest total of each cost, in units of its capacity.
+    """
+    modules, variables = program.one_each.shape
+    constraints = [
+        LinearConstraint(program.one_each, 1, 1),
+        LinearConstraint(program.spent * HIGHS_SIZE, -np.inf, limit * HIGHS_SIZE),
+    ]
+    if cuts.shape[0]:
+        constraints.append(LinearConstraint(cuts, -np.inf, modules - 1))
+    found = milp(
+        program.objective * HIGHS_SIZE,
+        integrality=np.ones(variables),
+        bounds=Bounds(0, 1),
+        constraints=constraints,
+        options={"mip_rel_gap": 0.0},
+    )
+    if found.x is None:
+        return None
+    return np.array([found.x[a:b].argmax() for a, b in pairwise(program.starts)])
+
+
+def _jointly_infeasible(problem: Problem) -> InfeasibleBudget:
     budgets = ", ".join(f"{name} {budget:.6g}" for name, budget in problem.budgets.items())
     return problem.infeasible(
         f"no assignment keeps all budgets at once ({budgets}), though each can be kept alone; "
@@ -78,31 +145,27 @@ def _jointly_infeasible(problem: Problem) -> Exception:
     )
 
 
-def relax_several(problem: Problem, weights: NDArray[np.float64]) -> Levels:
-    """Good solutions, int64 (K, modules), for `weights` (K, modules), each row's widest weighted range 1.
+def _best_priced_levels(problem: Problem, weights: NDArray[np.float64]) -> tuple[Levels, NDArray[np.bool_]]:
+    """Follow the multipliers for a fixed number of steps.
 
-    Multipliers grow for what is over budget and shrink for the rest; the best feasible solution on the way is
-    filled up. Where none was feasible, the exact solver answers.
+    Returns:
+        The best feasible levels met, int64 (K, modules), and whether there were any, bool (K,).
     """
     table = problem.table
-    error = weights[:, :, None] * table.prior  # (K, modules, L)
-    error[:, ~table.useful] = np.inf
+    prior = weights[:, :, None] * table.prior  # (K, modules, L)
+    prior[:, ~table.useful] = np.inf
     cost = np.where(table.useful, table.cost, 0.0)
     kinds, modules, _ = cost.shape
     log_multiplier = np.zeros((len(weights), kinds))
     best = np.full(len(weights), np.inf)
     levels = np.zeros(weights.shape, dtype=np.int64)
     for step in np.geomspace(2.0, 0.02, MULTIPLIER_STEPS):
-        priced = error + np.tensordot(np.exp(log_multiplier), cost, axes=1)
+        priced = prior + np.tensordot(np.exp(log_multiplier), cost, axes=1)
         candidate = priced.argmin(axis=2)  # (K, modules)
         spent = cost[:, np.arange(modules), candidate].sum(axis=2).T  # (K, kinds)
-        total = np.take_along_axis(error, candidate[:, :, None], axis=2).sum(axis=(1, 2))
+        total = np.take_along_axis(prior, candidate[:, :, None], axis=2).sum(axis=(1, 2))
         better = (spent <= 1).all(axis=1) & (total < best)
         best[better] = total[better]
         levels[better] = candidate[better]
         log_multiplier += step * np.clip(spent - 1, -1, 1)
-    every_module = np.ones(modules, dtype=bool)
-    for row, found in enumerate(np.isfinite(best)):
-        filled = repair(problem, weights[row], levels[row], every_module) if found else None
-        levels[row] = solve_several(problem, weights[row]) if filled is None else filled
-    return levels
+    return levels, np.isfinite(best)

@@ -1,4 +1,4 @@
-"""A problem as rectangular arrays, for what works on several costs at once."""
+"""A problem as rectangular arrays, for code that handles several costs at once."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,11 +10,12 @@ from ._grid import OUT_OF_REACH, Grid
 
 
 class Table(NamedTuple):
-    """A problem as dense arrays, L the largest number of levels.
+    """A problem as rectangular arrays; L is the largest number of levels of a module.
 
     Attributes:
-        cost: float64 (costs, modules, L), above the module's smallest, in units of each capacity.
-        prior: float64 (modules, L), above the module's smallest, in units of the widest range.
+        cost: float64 (costs, modules, L), cost above the module's smallest cost, in units of the capacity;
+            OUT_OF_REACH for levels that cannot be within budget.
+        prior: float64 (modules, L), prior above the module's smallest prior, in units of `prior_scale`.
         useful: bool (modules, L), whether the level exists and is worth choosing.
     """
 
@@ -29,7 +30,14 @@ def dense_table(
     useful: Sequence[NDArray[np.int64]],
     grids: Sequence[Grid],
 ) -> Table:
-    """Rows made rectangular. Levels that cannot be within budget cost more than any capacity."""
+    """Pad the rows of a problem to one length.
+
+    Args:
+        priors: One float64 row per module.
+        prior_scale: Unit of the table's priors.
+        useful: For each module, the levels worth choosing.
+        grids: Integer costs, one grid for each kind of cost.
+    """
     shape = (len(priors), max(map(len, priors)))
     cost = np.zeros((len(grids), *shape))
     prior = np.zeros(shape)

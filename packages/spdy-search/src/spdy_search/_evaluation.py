@@ -1,0 +1,35 @@
+"""Records of a search: a single evaluation, and the progress so far."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One full evaluation of the loss.
+
+    Attributes:
+        levels: The assignment.
+        loss: Its loss; infinity if the evaluation failed, that is, if the loss was not a finite number.
+        seconds: Time of the evaluation since the start of the search, without interruptions.
+    """
+
+    levels: tuple[int, ...]
+    loss: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Progress:
+    """State of a search, for a progress bar.
+
+    Attributes:
+        best: Smallest loss so far; infinity if all evaluations have failed.
+        evaluations: Number of full evaluations done.
+        total: Largest number of full evaluations.
+        seconds: Time since the start of the search, without interruptions.
+    """
+
+    best: float
+    evaluations: int
+    total: int
+    seconds: float
