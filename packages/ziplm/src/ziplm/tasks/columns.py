@@ -1,4 +1,4 @@
-"""Which columns of a table are meant, and whether what they hold can be used."""
+"""Find the text and label columns of a table, and check their values."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ LABEL_NAMES = ("label", "labels", "class", "target", "category")
 
 
 def require_columns(table: Table, names: Iterable[str], option: str) -> None:
-    """Raise unless the table has them all."""
+    """Raise a UsageError unless the table has all these columns; `option` names others, for the hint."""
     for name in names:
         if name not in table.columns:
             raise UsageError(
@@ -32,7 +32,18 @@ def require_columns(table: Table, names: Iterable[str], option: str) -> None:
 def text_columns(
     table: Table, wanted: Sequence[str], usual: Sequence[Sequence[str]], label: str | None
 ) -> tuple[str, ...]:
-    """The wanted columns, or else the first of the usual ones that are all there, or the first of text."""
+    """Choose one or two text columns.
+
+    Args:
+        table: the table.
+        wanted: columns that the user named; if empty, one of the usual combinations is chosen.
+        usual: usual names, one tuple per combination; the first that the table has is taken. If it has none,
+            the first column of text is taken.
+        label: label column, which is never chosen as text.
+
+    Raises:
+        UsageError: a wanted column is missing, more than two are wanted, or the table has no text.
+    """
     if len(wanted) > 2:
         raise UsageError(
             f"{len(wanted)} text columns are given ({', '.join(wanted)})", "give one, or two for pairs"
@@ -50,7 +61,11 @@ def text_columns(
 
 
 def label_column(table: Table, wanted: str | None, usual: Sequence[str]) -> str:
-    """The wanted column, or else the first of the usual ones."""
+    """Return the label column: the wanted one if given, otherwise the first of the usual ones that exists.
+
+    Raises:
+        UsageError: the table has no such column.
+    """
     if wanted:
         require_columns(table, [wanted], "--label-column")
         return wanted
@@ -59,12 +74,12 @@ def label_column(table: Table, wanted: str | None, usual: Sequence[str]) -> str:
             return name
     raise UsageError(
         f"{table.where} has no column {' or '.join(usual)}, only {', '.join(table.columns)}",
-        "name the one with the labels with --label-column",
+        "name the one that holds the labels with --label-column",
     )
 
 
 def texts_of(table: Table, column: str, allow_empty: bool = False) -> list[str]:
-    """A column, every value of which is text."""
+    """Return a column of texts; raise a UsageError if a value is not text, or empty unless `allow_empty`."""
     values = table.columns[column]
     for number, value in enumerate(values, start=1):
         if not isinstance(value, str) or not (allow_empty or value.strip()):
@@ -76,9 +91,19 @@ def texts_of(table: Table, column: str, allow_empty: bool = False) -> list[str]:
 
 
 def labels_of(table: Table, column: str, names: dict[str, int], classes: int) -> list[int]:
-    """A column of labels as numbers from 0: names are looked up, without regard to case.
+    """Return a column of labels as class numbers.
 
-    Numbers stay, unless it is known what they stand for, and all of that is among the names.
+    Labels that are names are looked up in `names`, ignoring case. Labels that are numbers are kept, unless
+    the table names its own classes and `names` has all of those names: then numbers are translated by name.
+
+    Args:
+        table: the table.
+        column: its label column.
+        names: number of each class, by name.
+        classes: number of classes.
+
+    Raises:
+        UsageError: a label is neither a known name nor a number from 0 to `classes` − 1.
     """
     known = {name.lower(): number for name, number in names.items()}
     own = [name.lower() for name in table.classes.get(column, [])]
@@ -93,14 +118,14 @@ def labels_of(table: Table, column: str, names: dict[str, int], classes: int) ->
             raise UsageError(
                 f"row {row} of {table.where} has the label {value!r}, but the model knows 0 to "
                 f"{classes - 1} ({', '.join(sorted(names, key=lambda name: names[name]))})",
-                "correct the label, or label2id in the model's config.json",
+                "correct the label, or label2id in the config.json of the model",
             )
         numbers.append(number)
     return numbers
 
 
 def numbers_of(table: Table, column: str) -> list[float]:
-    """A column, every value of which is a finite number."""
+    """Return a column of numbers as floats; raise a UsageError if a value is not a finite number."""
     numbers = []
     for row, value in enumerate(table.columns[column], start=1):
         try:
@@ -110,24 +135,24 @@ def numbers_of(table: Table, column: str) -> list[float]:
         if not abs(number) < float("inf"):
             raise UsageError(
                 f"row {row} of {table.where} has {value!r} in column {column!r}, which is no number",
-                "correct it",
+                "give a finite number in every row",
             )
         numbers.append(number)
     return numbers
 
 
 def model_labels(model: PreTrainedModel) -> dict[str, int]:
-    """The model's own names of its classes."""
+    """Return the model's class numbers by name."""
     return {str(name): int(number) for name, number in (model.config.label2id or {}).items()}
 
 
 def outputs_of(model: PreTrainedModel) -> int:
-    """How many outputs the model's head has."""
+    """Return the number of outputs of the model's head."""
     return int(model.config.num_labels or 0)
 
 
 def _whole_number(value: Any) -> int | None:
-    """1, 1.0, "1" or True as 1; nothing else."""
+    """Convert 1, 1.0, "1" and True to 1; return None for anything that is not a whole number."""
     try:
         number = float(value)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""From text to features, no sooner than they are needed."""
+"""Tokenise texts on access, and check that tokenizer and model fit."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -10,15 +10,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ziplm.errors import UsageError
 from ziplm.tasks.base import Features
 
-PORTION = 1000  # texts tokenised at once
+PORTION = 1000  # number of texts tokenised in one call
 
 
 class Examples(Sequence[Features]):
-    """Examples that are made when they are asked for, one or, as torch's DataLoader does, many at once."""
+    """Sequence of examples made on access, one at a time or, as by torch's DataLoader, many at once."""
 
     @abstractmethod
     def __getitems__(self, indices: Sequence[int]) -> list[Features]:
-        """Several at once, by numbers from 0."""
+        """Return several examples by index, counted from 0."""
 
     @overload
     def __getitem__(self, index: int) -> Features: ...
@@ -30,10 +30,17 @@ class Examples(Sequence[Features]):
 
 
 class Tokenised(Examples):
-    """Texts, or pairs of them, that are tokenised whenever they are asked for.
+    """Texts or pairs of texts that are tokenised on every access.
 
-    Nothing is kept: a large training set costs its text alone, and is ready at once. A single example takes
-    0.2 ms and many together a third of that, which torch's DataLoader knows to use (``__getitems__``).
+    No tokens are kept: a large training set takes only the memory of its text, and is ready immediately.
+    Tokenising a single example takes 0.2 ms; in a batch it takes a third of that per example, which torch's
+    DataLoader uses through ``__getitems__``.
+
+    Args:
+        tokenizer: tokenizer of the model.
+        texts: one column of texts, or two for pairs.
+        max_length: number of tokens after which an example is cut.
+        others: further columns, such as labels, that are copied into the examples.
     """
 
     def __init__(
@@ -49,7 +56,7 @@ class Tokenised(Examples):
         return len(self.texts[0])
 
     def __getitems__(self, indices: Sequence[int]) -> list[Features]:
-        """Several at once."""
+        """Return several examples by index."""
         if not indices:
             return []
         encoded = self.tokenizer(
@@ -66,7 +73,7 @@ class Tokenised(Examples):
         ]
 
     def all(self) -> list[Features]:
-        """All of them, tokenised now and kept: for what is evaluated on again and again."""
+        """Return all examples as a list, tokenised once; for data that is evaluated on repeatedly."""
         return [
             features for start in range(0, len(self), PORTION) for features in self[start : start + PORTION]
         ]
@@ -75,10 +82,17 @@ class Tokenised(Examples):
 def check_fit(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int, texts: int = 1
 ) -> None:
-    """Raise unless tokenizer and length go with the model."""
+    """Raise a UsageError unless the model supports the tokenizer's vocabulary and the maximum length.
+
+    Args:
+        model: the model.
+        tokenizer: its tokenizer.
+        max_length: maximum number of tokens of an example.
+        texts: number of texts in an example, 1 or 2.
+    """
     if len(tokenizer) > model.config.vocab_size:
         raise UsageError(
-            f"the tokenizer has {len(tokenizer)} tokens, but the model {model.config.vocab_size}",
+            f"the tokenizer has {len(tokenizer)} tokens, but the model {model.config.vocab_size} embeddings",
             "give the model's own tokenizer",
         )
     least = tokenizer.num_special_tokens_to_add(pair=texts == 2) + texts
@@ -91,20 +105,27 @@ def check_fit(
 
 
 def padding_token(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    """What to pad with: the model's own, which some models look for, or else the tokenizer's."""
+    """Return the token id to pad with.
+
+    The model's own comes first, because some models search their input for it; then the tokenizer's.
+    """
     candidates = (model.config.pad_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     return next(candidate for candidate in candidates if candidate is not None)
 
 
 class Packed(Examples):
-    """Examples kept in little memory: lists of numbers under the given names as int32, all else as it is."""
+    """Examples stored compactly.
+
+    Args:
+        numeric: names of the features that are lists of integers; they are stored as int32 arrays.
+    """
 
     def __init__(self, numeric: Sequence[str]) -> None:
         self.numeric = frozenset(numeric)
         self.rows: list[dict[str, Any]] = []
 
     def append(self, features: Features) -> None:
-        """Add one."""
+        """Add an example."""
         self.rows.append(
             {
                 name: np.asarray(value, np.int32) if name in self.numeric else value
@@ -116,7 +137,7 @@ class Packed(Examples):
         return len(self.rows)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Features]:
-        """Several at once."""
+        """Return several examples by index."""
         return [
             {
                 name: value.tolist() if name in self.numeric else value

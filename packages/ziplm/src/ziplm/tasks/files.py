@@ -1,4 +1,4 @@
-"""Files of examples: what can be read, and what is wrong with those that cannot."""
+"""Read files of examples, with an error that says what is wrong if a file cannot be read."""
 
 import csv
 import io
@@ -16,12 +16,12 @@ from ziplm.errors import UsageError, one_line
 
 @dataclass(frozen=True)
 class Table:
-    """Named columns of equal length, and where they come from, for messages."""
+    """Named columns of equal length; `where` is the name of their file or data set, for error messages."""
 
     where: str
     columns: dict[str, list[Any]]
     classes: dict[str, list[str]] = field(default_factory=dict)
-    """Names of what the numbers in a column of labels stand for, if they are known."""
+    """Names of the classes of a label column, in the order of their numbers, if they are known."""
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), []))
@@ -30,12 +30,16 @@ class Table:
 def read_table(path: str, headerless: Sequence[str] = (), skip_broken: bool = False) -> Table:
     """Read a csv, tsv, json, jsonl or parquet file.
 
-    Tab-separated files have no quoting, as the GLUE files have none: a quote is a character like any other.
+    As in the files of GLUE, tab-separated values are not quoted: a quote is an ordinary character.
 
     Args:
-        path: the extension tells the format.
-        headerless: names of the columns of a tsv file if its first line does not hold the last of them.
-        skip_broken: leave out lines of a tsv file that have too few or too many columns.
+        path: the file; its extension decides the format.
+        headerless: column names of a tsv file without a header. A first line that contains the last of these
+            names is a header, and is used instead.
+        skip_broken: skip rows of a tsv file that have too few or too many columns.
+
+    Raises:
+        UsageError: the file does not exist, has an unknown extension, is malformed, or has no examples.
     """
     file = existing(path)
     readers: dict[str, Callable[[], dict[str, list[Any]]]] = {
@@ -51,12 +55,16 @@ def read_table(path: str, headerless: Sequence[str] = (), skip_broken: bool = Fa
         )
     table = Table(file.name, readers[file.suffix.lower()]())
     if not len(table):
-        raise UsageError(f"{path} holds no examples", "give a file with at least one")
+        raise UsageError(f"{path} holds no examples", "give a file with at least one example")
     return table
 
 
 def read_text(path: str | Path) -> str:
-    """The text of a file, line ends as they are, without a byte order mark."""
+    """Read a text file in UTF-8, without its byte order mark and with its line endings unchanged.
+
+    Raises:
+        UsageError: the file does not exist, or is not UTF-8 text.
+    """
     data = existing(path).read_bytes()
     try:
         text = data.decode("utf-8-sig")
@@ -67,13 +75,13 @@ def read_text(path: str | Path) -> str:
         ) from error
     if "\0" in text:
         raise UsageError(
-            f"{path} holds a zero byte at {text.index(chr(0))}: it is not text", "give a text file"
+            f"{path} holds a zero byte at {text.index(chr(0))}, so it is not text", "give a text file"
         )
     return text
 
 
 def existing(path: str | Path) -> Path:
-    """The path of a file that there is."""
+    """Return the path of a file, with ``~`` expanded; raise a UsageError unless the file exists."""
     file = Path(path).expanduser()
     if not file.is_file():
         what = "is a folder, not a file" if file.is_dir() else "does not exist"
@@ -82,14 +90,18 @@ def existing(path: str | Path) -> Path:
 
 
 def read_json_records(file: Path) -> list[Any]:
-    """Examples of a json file: a list, such a list under "data", or one object a line."""
+    """Read the examples of a json file: a list, an object with a list under "data", or one object per line.
+
+    Raises:
+        UsageError: the file is not JSON, or holds no list of examples.
+    """
     text = read_text(file)
     try:
         content = json.loads(text)
     except json.JSONDecodeError as error:
         if "\n" in text.strip() and error.msg.startswith("Extra data"):
             return _json_lines(file, text)
-        raise UsageError(f"{file} is not JSON: {one_line(error)}", "mend it") from error
+        raise UsageError(f"{file} is not JSON: {one_line(error)}", "correct the file") from error
     if isinstance(content, dict):
         content = content.get("data", [content])
     if not isinstance(content, list):
@@ -105,7 +117,7 @@ def _json_lines(file: Path, text: str) -> list[Any]:
                 records.append(json.loads(line))
             except json.JSONDecodeError as error:
                 raise UsageError(
-                    f"line {number} of {file} is not JSON: {one_line(error)}", "mend it"
+                    f"line {number} of {file} is not JSON: {one_line(error)}", "correct the line"
                 ) from error
     return records
 
@@ -124,7 +136,9 @@ def _read_csv(file: Path) -> dict[str, list[Any]]:
     try:
         rows = [row for row in csv.reader(io.StringIO(read_text(file), newline=""), strict=True) if row]
     except csv.Error as error:
-        raise UsageError(f"{file} is not CSV: {one_line(error)}", "mend it, or give a .jsonl file") from error
+        raise UsageError(
+            f"{file} is not CSV: {one_line(error)}", "correct the file, or give a .jsonl file"
+        ) from error
     return _rows_as_columns(file, rows[:1], rows[1:], False)
 
 
@@ -142,7 +156,7 @@ def _rows_as_columns(
         return {}
     names = header[0]
     if len(set(names)) < len(names):
-        raise UsageError(f"{file} has two columns of one name among {', '.join(names)}", "rename one")
+        raise UsageError(f"{file} has two columns of one name among {', '.join(names)}", "rename one of them")
     kept = []
     for number, row in enumerate(rows, start=1):
         if len(row) == len(names):
@@ -151,7 +165,7 @@ def _rows_as_columns(
             raise UsageError(
                 f"row {number} of {file} has {len(row)} columns, but there are {len(names)} names "
                 f"({', '.join(names)})",
-                "mend the row, or give a .jsonl file",
+                "correct the row, or give a .jsonl file",
             )
     return dict(zip(names, map(list, zip(*kept, strict=True)), strict=True)) if kept else {}
 

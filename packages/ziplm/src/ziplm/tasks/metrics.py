@@ -1,4 +1,4 @@
-"""Metrics of predictions against labels; what is undefined because nothing varies counts as 0."""
+"""Metrics of predictions against labels. A correlation is 0 if predictions or labels are constant."""
 
 from collections.abc import Callable
 
@@ -6,41 +6,41 @@ import numpy as np
 import scipy.stats
 import sklearn.metrics
 
-ROUNDING = 1e-7  # relative: float32 outputs that differ by less are the same
+ROUNDING = 1e-7  # relative; float32 outputs that vary by less are taken to be constant
 
 Predictions = np.ndarray
-"""(examples,): classes, or numbers."""
+"""Class numbers, or real numbers for a regression, of shape (examples,)."""
 
 
 def accuracy(predictions: Predictions, labels: Predictions) -> float:
-    """The share of right answers."""
+    """Return the share of predictions that are correct."""
     return float(np.mean(predictions == labels))
 
 
 def f1(predictions: Predictions, labels: Predictions) -> float:
-    """Of class 1."""
+    """Return the F1 score of class 1."""
     return float(sklearn.metrics.f1_score(labels, predictions, zero_division=0))
 
 
 def macro_f1(predictions: Predictions, labels: Predictions) -> float:
-    """The mean over classes that occur."""
+    """Return the mean F1 score over all classes that occur in predictions or labels."""
     return float(sklearn.metrics.f1_score(labels, predictions, average="macro", zero_division=0))
 
 
 def matthews(predictions: Predictions, labels: Predictions) -> float:
-    """The correlation of two classifications."""
+    """Return the Matthews correlation coefficient."""
     if not (np.ptp(predictions) and np.ptp(labels)):
         return 0.0
     return float(sklearn.metrics.matthews_corrcoef(labels, predictions))
 
 
 def pearson(predictions: Predictions, labels: Predictions) -> float:
-    """The linear correlation."""
+    """Return the Pearson correlation coefficient."""
     return _correlation(lambda a, b: scipy.stats.pearsonr(a, b).statistic, predictions, labels)
 
 
 def spearman(predictions: Predictions, labels: Predictions) -> float:
-    """The correlation of ranks."""
+    """Return the Spearman rank correlation coefficient."""
     return _correlation(lambda a, b: scipy.stats.spearmanr(a, b).statistic, predictions, labels)
 
 
