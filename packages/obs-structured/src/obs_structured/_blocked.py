@@ -1,24 +1,27 @@
-"""Structured OBS elimination, blocked: the order of the paper's Algorithm 1 at matrix-product speed.
+"""Blocked structured OBS elimination: the removal order of the paper's Algorithm 1 at matrix-product speed.
 
-Symbols: W (r, d) weights, A (d, d) inverse of the damped Hessian, G = WᵀW. Removing a group S of columns with
-A_SS = R Rᵀ turns, with l = R⁻¹ A_S, u = R⁻¹ W_Sᵀ and v = R⁻¹ G_S − ½ (R⁻¹ G_SS R⁻ᵀ) l,
+Symbols: W (r, d) is the weight, A (d, d) the inverse of the damped Hessian, and G = WᵀW. For a group S of
+columns with A_SS = R Rᵀ, let l = R⁻¹ A_S, u = R⁻¹ W_Sᵀ and v = R⁻¹ G_S − ½ (R⁻¹ G_SS R⁻ᵀ) l. Removing the
+group costs tr(A_SS⁻¹ G_SS) and replaces
 
-    A into A − lᵀl,    W into W − uᵀl,    G into G − vᵀl − lᵀv,    at a cost of tr(A_SS⁻¹ G_SS).
+    A by A − lᵀl,    W by W − uᵀl,    G by G − vᵀl − lᵀv.
 
-Algorithm 1 does this to all of A and W for every group, at the speed of memory. This differs in four ways:
+Algorithm 1 applies this to all of A and W for every group, which is limited by memory bandwidth. This
+implementation differs in four ways:
 
-1. Candidates. For some 96 columns at a time, A and G are brought up to date for the cheapest groups among
-   themselves. The next removals are chosen there, on matrices small enough to stay in cache.
-2. Verification. The rows l and v of the removals chosen are then completed for all columns. They yield the
-   cost of every other group at every step: where one of those was cheaper than the one chosen, the block is
-   cut short there. So the choice is exact; only the speed depends on the candidates.
-3. A is never rewritten: its current rows are those of A − KᵀK with K the rows l so far, one product per block
-   for the rows removed. W, which has fewer rows, is updated once per block.
-4. Columns move: groups removed go to the end, the first one last, and what is left really shrinks.
+1. Candidates. Groups are removed in blocks of about 96 columns. For each block, A and G are computed only for
+   the cheapest groups, the candidates, and the next removals are chosen among them (`_candidates.py`).
+2. Verification. The rows l and v of the chosen removals are then computed for all columns, which gives the
+   cost of every other group before every step. If another group was cheaper than the chosen one, the block is
+   cut short at that step. The choice is therefore exact; the candidates affect only the speed.
+3. A is never overwritten. Its current value is A − KᵀK, where K holds the rows l computed so far, and one
+   product per block gives the rows that are needed. W, which has fewer rows, is updated once per block.
+4. Columns are rearranged. Removed groups move to the end, the first one to the last place, so that the
+   matrices shrink as groups are removed.
 
-In that arrangement K is lower triangular and K A⁻¹ Kᵀ = I: it is the inverse of the Cholesky factor of the
-damped Hessian, and the weights and errors of all levels follow from it (see `Trace`). The rows u make up Yᵀ
-for Y = W K⁻¹.
+In this arrangement K is lower triangular and K A⁻¹ Kᵀ = I. K is therefore the inverse of the Cholesky factor
+of the damped Hessian, and the weights and errors of all levels follow from it (see `Trace`). The rows u form
+Yᵀ, where Y = W K⁻¹.
 """
 
 from collections.abc import Callable
@@ -26,15 +29,11 @@ from typing import NamedTuple
 
 import torch
 
-# Columns removed per block; candidates among which they are chosen, as a multiple and some more.
-BLOCK_COLUMNS = 96
-SURPLUS, SPARE_COLUMNS = 1.4, 8
+from obs_structured._candidates import Choice, choose
+from obs_structured._costs import diagonal_blocks, gram_blocks, gram_blocks_by_step, removal_costs
 
-PROHIBITIVE = 1e300  # what is gone gets A = 1 and this G, and so a cost that nothing else has
-
-
-class NonPositivePivot(ArithmeticError):
-    """The matrix that is eliminated is not positive definite to working precision."""
+BLOCK_COLUMNS = 96  # columns removed per block
+SURPLUS, SPARE_COLUMNS = 1.4, 8  # candidate columns per block: SURPLUS * BLOCK_COLUMNS + SPARE_COLUMNS
 
 
 class Elimination(NamedTuple):
@@ -42,7 +41,7 @@ class Elimination(NamedTuple):
 
     order: torch.Tensor  # (n,) int64: the group removed at each step
     inverse_factor: torch.Tensor  # (d, d): K, lower triangular; columns in reverse order of removal
-    components: torch.Tensor  # (r, d): Y = W K⁻¹, columns likewise
+    components: torch.Tensor  # (r, d): Y = W K⁻¹; columns in reverse order of removal
 
 
 def eliminate(
@@ -51,158 +50,138 @@ def eliminate(
     group_size: int,
     progress: Callable[[int], None] | None = None,
 ) -> Elimination:
-    """Remove all groups of columns one at a time, the one with the least cost first.
+    """Remove all groups of columns one at a time, always the one with the least cost.
 
     Args:
-        weight: (r, d) float64.
-        inverse: (d, d) float64, the inverse of the damped Hessian; read only. Values of a sane size: that
-            of weight and inverse must leave squares and reciprocals in range.
+        weight: W, (r, d) float64. Squares of its values must neither overflow nor underflow.
+        inverse: A, (d, d) float64, the inverse of the damped Hessian. It is not modified. Squares and
+            reciprocals of its values must neither overflow nor underflow.
         group_size: g, a divisor of d.
-        progress: called with the number of groups removed after every block.
+        progress: called after every block with the number of groups removed so far.
 
     Raises:
         NonPositivePivot: if a pivot is not positive.
     """
-    g, d = group_size, inverse.shape[0]
-    n = d // g  # groups left; they occupy the first n * g positions
-    columns = torch.arange(d, device=inverse.device)  # position -> column
-    Wt = weight.mT.clone(memory_format=torch.contiguous_format)  # (d, r); rows of removed columns become Yᵀ
-    Kt = torch.zeros_like(inverse)  # (d, d): Kᵀ, filled from the right
-    A_diagonal = diagonal_blocks(inverse, g).clone()  # (n, g, g), kept current for all groups
-    block = max(1, BLOCK_COLUMNS // g)
-    surplus = round(SURPLUS * block) + max(1, SPARE_COLUMNS // g)
-    buffers = inverse.new_empty(3, min(block, n) * g * d)  # fresh memory costs page faults: it is taken once
-
-    while n:
-        m, b = n * g, min(block, n)
-        G_diagonal = gram_blocks(Wt[:m], g)  # (n, g, g)
-        costs = removal_costs(A_diagonal, G_diagonal)  # (n,)
-        candidates = costs.topk(min(surplus, n), largest=False).indices  # (c,)
-        rows = _columns_of(candidates, g)  # (c g,) positions
-        K_rows, W_rows = Kt[rows, m:], Wt[rows]  # (c g, removed columns), (c g, r)
-        A_small = inverse[columns[rows]].index_select(1, columns[rows]).addmm_(K_rows, K_rows.mT, alpha=-1)
-        choice = _choose(A_small, W_rows @ W_rows.mT, b, g)
-        T, S = choice.l.triu(), _upper_blocks(choice.v, g)  # (b g, b g): zeros in theory are made so
-        T_inverse = torch.linalg.solve_triangular(T, _identity(len(T), T), upper=True)
-
-        pivots = rows[choice.pivots]  # (b g,) positions
-        whole, A_pivots, G_pivots = (
-            buffer[: b * g * width].view(b * g, width)
-            for buffer, width in zip(buffers, (d, m, m), strict=True)
-        )
-        torch.index_select(inverse, 0, columns[pivots], out=whole)
-        torch.index_select(whole, 1, columns[:m], out=A_pivots)  # (b g, m)
-        A_pivots.addmm_(K_rows[choice.pivots], Kt[:m, m:].mT, alpha=-1)
-        L = T_inverse.mT @ A_pivots  # (b g, m)
-        if len(candidates) < n:
-            torch.mm(Wt[pivots], Wt[:m].mT, out=G_pivots)  # (b g, m)
-            V = T_inverse.mT @ G_pivots.addmm_(S.mT, L, alpha=-1)  # (b g, m)
-            b = _verified_steps(A_diagonal, G_diagonal, L, V, choice.costs, candidates)
-        chosen, pivots = candidates[choice.picks[:b]], pivots[: b * g]
-        T, L = T[: b * g, : b * g], L[: b * g]
-        U = T_inverse[: b * g, : b * g].mT @ Wt[pivots]  # (b g, r)
-        L[:, pivots] = T
-        Wt[:m].addmm_(L.mT, U, alpha=-1)
-        A_diagonal -= _gram_steps(L, L, b, g).sum(0)
-        Kt[:m, m - b * g : m] = L.flip(0).mT
-
-        # Groups removed go behind the ones left, the first one last; what stood there fills the holes.
-        source, target = _moves(chosen, n)
-        A_diagonal[target] = A_diagonal[source]
-        source, target = _columns_of(source, g), _columns_of(target, g)
-        columns[target] = columns[source]
-        Wt[target] = Wt[source]
-        Kt[target, m - b * g :] = Kt[source, m - b * g :]
-        Wt[m - b * g : m] = U.flip(0)
-        n -= b
-        A_diagonal = A_diagonal[:n]
+    state = _State(weight, inverse, group_size)
+    groups = state.remaining
+    while state.remaining:
+        proposal = state.propose()
+        L = state.rows_of_l(proposal)
+        steps = len(proposal.choice.costs)
+        if len(proposal.candidates) < state.remaining:
+            V = state.rows_of_v(proposal, L)
+            steps = _verified_steps(
+                state.A_diagonal, proposal.G_diagonal, L, V, proposal.choice.costs, proposal.candidates
+            )
+        state.remove(proposal, L, steps)
         if progress is not None:
-            progress(d // g - n)
-
-    return Elimination(columns[::g].flip(0) // g, Kt.mT, Wt.mT)
-
-
-class _Choice(NamedTuple):
-    picks: torch.Tensor  # (b,) indices into the candidates, in the order of their removal
-    pivots: torch.Tensor  # (b g,) indices of their rows among the candidates' rows
-    costs: torch.Tensor  # (b,) what each removal costs
-    l: torch.Tensor  # (b g, b g) rows l at the pivots
-    v: torch.Tensor  # (b g, b g) rows v at the pivots
-
-    @classmethod
-    def of(cls, picks: list[int], costs: list[float], steps: torch.Tensor, g: int) -> "_Choice":
-        """Cut the rows [l v], (b g, 2 c g), down to the pivots."""
-        chosen = torch.tensor(picks, device=steps.device)
-        pivots = (chosen[:, None] * g + torch.arange(g, device=steps.device)).flatten()
-        l, v = (half.index_select(1, pivots) for half in steps.tensor_split(2, dim=1))
-        return cls(chosen, pivots, steps.new_tensor(costs), l, v)
+            progress(groups - state.remaining)
+    return state.result()
 
 
-def _choose(A: torch.Tensor, G: torch.Tensor, count: int, g: int) -> _Choice:
-    """Run the elimination among the candidates alone, `count` times; A and G (c g, c g) are used up."""
-    return _choose_columns(A, G, count) if g == 1 else _choose_groups(A, G, count, g)
+class _Proposal(NamedTuple):
+    """Removals proposed for one block: b of the c candidates among n groups."""
+
+    candidates: torch.Tensor  # (c,) places of the candidate groups
+    G_diagonal: torch.Tensor  # (n, g, g): diagonal blocks of the current G
+    choice: Choice
+    pivots: torch.Tensor  # (b g,) positions of the chosen groups' columns
+    T: torch.Tensor  # (b g, b g): rows l at the pivots, upper triangular
+    T_inverse: torch.Tensor  # (b g, b g)
 
 
-def _choose_columns(A: torch.Tensor, G: torch.Tensor, count: int) -> _Choice:
-    """Choose for groups of one column.
+class _State:
+    """Elimination in progress.
 
-    This loop runs thousands of times on small matrices, so it counts operations: [A G] is one matrix M, and
-    the update A − lᵀl, G − lᵀv − vᵀl one product, M − [l; v]ᵀ [[l v], [0 l]].
+    A position is a column's current index, and a place is a group's. Remaining groups occupy the first places
+    and removed groups the last ones, in reverse order of removal.
     """
-    size = len(A)
-    M = torch.cat([A, G], dim=1)  # (c, 2 c)
-    A_diagonal, G_diagonal = (half.diagonal() for half in M.tensor_split(2, dim=1))  # views (c,)
-    rows, A_at, G_at = M.unbind(), A_diagonal.unbind(), G_diagonal.unbind()  # indexing once is cheaper
-    X = A.new_zeros(2, 2 * size)  # [[l v], [0 l]]
-    lv, l, v, l_below = X[0], X[0, :size], X[0, size:], X[1, size:]
-    lv_columns = lv.view(2, size).mT  # (c, 2)
-    steps = A.new_empty(count, 2 * size)
-    cost = A.new_empty(size)
-    picks, costs = [], []
-    for step in steps.unbind():
-        torch.div(G_diagonal, A_diagonal, out=cost)
-        pick = int(cost.argmin())
-        pivot, g_pivot = A_at[pick].item(), G_at[pick].item()
-        if not pivot > 0:
-            raise NonPositivePivot
-        picks.append(pick)
-        costs.append(g_pivot / pivot)
-        torch.mul(rows[pick], pivot**-0.5, out=lv)
-        v.add_(l, alpha=-g_pivot / (2 * pivot))
-        l_below.copy_(l)
-        step.copy_(lv)
-        M.addmm_(lv_columns, X, alpha=-1)
-        A_at[pick].fill_(1)
-        G_at[pick].fill_(PROHIBITIVE)
-    return _Choice.of(picks, costs, steps, 1)
 
+    def __init__(self, weight: torch.Tensor, inverse: torch.Tensor, g: int) -> None:
+        d = inverse.shape[0]
+        self.g = g
+        self.remaining = d // g  # number of groups
+        self.A_diagonal = diagonal_blocks(inverse, g).clone()  # (n, g, g): blocks of the current A
+        self._inverse = inverse  # (d, d): A before the first removal, by column
+        self._columns = torch.arange(d, device=inverse.device)  # (d,): column at each position
+        # (d, r): current Wᵀ at the remaining positions, Yᵀ at the removed ones.
+        self._Wt = weight.mT.clone(memory_format=torch.contiguous_format)
+        self._Kt = torch.zeros_like(inverse)  # (d, d): Kᵀ, filled from the right
+        self._block = max(1, BLOCK_COLUMNS // g)  # groups removed per block
+        self._candidates = round(SURPLUS * self._block) + max(1, SPARE_COLUMNS // g)
+        # Allocated once: every new allocation of this size would cost page faults.
+        self._buffers = inverse.new_empty(3, min(self._block, self.remaining) * g * d)
 
-def _choose_groups(A: torch.Tensor, G: torch.Tensor, count: int, g: int) -> _Choice:
-    """Choose for groups of g columns."""
-    size = len(A)
-    A_diagonal, G_diagonal = diagonal_blocks(A, g), diagonal_blocks(G, g)  # views (c, g, g)
-    identity = _identity(g, A)
-    steps = A.new_empty(count * g, 2 * size)
-    picks, costs = [], []
-    for step in range(count):
-        cost = removal_costs(A_diagonal, G_diagonal)  # (c,)
-        pick = int(cost.argmin())
-        picks.append(pick)
-        costs.append(cost[pick].item())
-        group = slice(pick * g, (pick + 1) * g)
-        root, failed = torch.linalg.cholesky_ex(A[group, group])  # R (g, g)
-        if failed:
-            raise NonPositivePivot
-        rows = steps[step * g : (step + 1) * g]  # [l v] (g, 2 c g)
-        rows[:] = torch.linalg.solve_triangular(root, torch.cat([A[group], G[group]], dim=1), upper=False)
-        l, v = rows.tensor_split(2, dim=1)
-        half = torch.linalg.solve_triangular(root.mT, v[:, group], upper=True, left=False).mul_(0.5)  # (g, g)
-        v.addmm_(half, l, alpha=-1)
-        A.addmm_(l.mT, l, alpha=-1)
-        G.addmm_(l.mT, v, alpha=-1).addmm_(v.mT, l, alpha=-1)
-        A_diagonal[pick] = identity
-        G_diagonal[pick] = PROHIBITIVE * identity
-    return _Choice.of(picks, costs, steps, g)
+    @property
+    def _width(self) -> int:
+        """Number of remaining columns, m."""
+        return self.remaining * self.g
+
+    def propose(self) -> _Proposal:
+        """Choose the next removals among the cheapest groups."""
+        g, m = self.g, self._width
+        G_diagonal = gram_blocks(self._Wt[:m], g)  # (n, g, g)
+        costs = removal_costs(self.A_diagonal, G_diagonal)  # (n,)
+        candidates = costs.topk(min(self._candidates, self.remaining), largest=False).indices  # (c,)
+        rows = _positions_of(candidates, g)  # (c g,)
+        columns = self._columns[rows]
+        K_rows, W_rows = self._Kt[rows, m:], self._Wt[rows]  # (c g, d - m), (c g, r)
+        A = self._inverse[columns].index_select(1, columns).addmm_(K_rows, K_rows.mT, alpha=-1)  # (c g, c g)
+        choice = choose(A, W_rows @ W_rows.mT, min(self._block, self.remaining), g)
+        T = choice.l.triu()  # exact zeros where rounding left small values
+        T_inverse = torch.linalg.solve_triangular(T, _identity(len(T), T), upper=True)
+        return _Proposal(candidates, G_diagonal, choice, rows[choice.pivots], T, T_inverse)
+
+    def rows_of_l(self, proposal: _Proposal) -> torch.Tensor:
+        """Compute the rows l of the proposed removals for all remaining columns, (b g, m)."""
+        m, pivots = self._width, proposal.pivots
+        rows, A_rows = self._buffer(0, len(pivots), len(self._columns)), self._buffer(1, len(pivots), m)
+        torch.index_select(self._inverse, 0, self._columns[pivots], out=rows)  # (b g, d)
+        torch.index_select(rows, 1, self._columns[:m], out=A_rows)  # (b g, m)
+        A_rows.addmm_(self._Kt[pivots, m:], self._Kt[:m, m:].mT, alpha=-1)
+        return proposal.T_inverse.mT @ A_rows
+
+    def rows_of_v(self, proposal: _Proposal, L: torch.Tensor) -> torch.Tensor:
+        """Compute the rows v of the proposed removals for all remaining columns, (b g, m)."""
+        m, pivots = self._width, proposal.pivots
+        S = _upper_blocks(proposal.choice.v, self.g)  # exact zeros where rounding left small values
+        G_rows = self._buffer(2, len(pivots), m)
+        torch.mm(self._Wt[pivots], self._Wt[:m].mT, out=G_rows)  # (b g, m)
+        return proposal.T_inverse.mT @ G_rows.addmm_(S.mT, L, alpha=-1)
+
+    def remove(self, proposal: _Proposal, L: torch.Tensor, steps: int) -> None:
+        """Carry out the first `steps` of the proposed removals; overwrites the rows l, (b g, m)."""
+        g, m = self.g, self._width
+        width = steps * g  # columns removed
+        pivots, L = proposal.pivots[:width], L[:width]
+        U = proposal.T_inverse[:width, :width].mT @ self._Wt[pivots]  # (width, r)
+        L[:, pivots] = proposal.T[:width, :width]
+        self._Wt[:m].addmm_(L.mT, U, alpha=-1)
+        self.A_diagonal -= gram_blocks_by_step(L, L, steps, g).sum(0)
+        self._Kt[:m, m - width : m] = L.flip(0).mT
+        self._move_to_end(proposal.candidates[proposal.choice.picks[:steps]])
+        self._Wt[m - width : m] = U.flip(0)
+        self.remaining -= steps
+        self.A_diagonal = self.A_diagonal[: self.remaining]
+
+    def result(self) -> Elimination:
+        """Return the result once all groups are removed."""
+        order = self._columns[:: self.g].flip(0) // self.g
+        return Elimination(order, self._Kt.mT, self._Wt.mT)
+
+    def _move_to_end(self, chosen: torch.Tensor) -> None:
+        """Move the chosen groups behind the other remaining ones, in reverse order."""
+        start = self._width - len(chosen) * self.g  # columns of Kᵀ further left are still zero
+        source, target = _moves(chosen, self.remaining)
+        self.A_diagonal[target] = self.A_diagonal[source]
+        source, target = _positions_of(source, self.g), _positions_of(target, self.g)
+        self._columns[target] = self._columns[source]
+        self._Wt[target] = self._Wt[source]
+        self._Kt[target, start:] = self._Kt[source, start:]
+
+    def _buffer(self, index: int, rows: int, columns: int) -> torch.Tensor:
+        """Return buffer number `index` as a matrix (rows, columns)."""
+        return self._buffers[index][: rows * columns].view(rows, columns)
 
 
 def _verified_steps(
@@ -213,62 +192,41 @@ def _verified_steps(
     costs: torch.Tensor,
     candidates: torch.Tensor,
 ) -> int:
-    """How many of the steps chosen were the cheapest of all groups, not only of the candidates."""
+    """Count the leading steps whose group was the cheapest of all groups, not only of the candidates.
+
+    Args:
+        A_diagonal: (n, g, g): diagonal blocks of A before the block.
+        G_diagonal: (n, g, g): diagonal blocks of G before the block.
+        L: (b g, n g): rows l of the chosen removals.
+        V: (b g, n g): rows v of the chosen removals.
+        costs: (b,): cost of each chosen removal.
+        candidates: (c,): places of the candidate groups.
+    """
     g, b = A_diagonal.shape[-1], len(costs)
-    # Before the first step the candidates are the cheapest by definition; before step s, s have acted.
-    A_then = _gram_steps(L, L, b, g)[:-1].cumsum_(0).neg_().add_(A_diagonal)  # (b - 1, n, g, g)
-    cross = _gram_steps(V, L, b, g)[:-1].cumsum_(0)
+    # The first step needs no check: before it, the candidates are the cheapest groups by definition.
+    A_then = gram_blocks_by_step(L, L, b, g)[:-1].cumsum_(0).neg_().add_(A_diagonal)  # (b - 1, n, g, g)
+    cross = gram_blocks_by_step(V, L, b, g)[:-1].cumsum_(0)
     G_then = (cross + cross.mT).neg_().add_(G_diagonal)
-    A_then[:, candidates] = _identity(g, L)  # regular, also where removed
+    A_then[:, candidates] = _identity(g, L)  # blocks of removed candidates would be singular
     others = removal_costs(A_then, G_then)  # (b - 1, n)
     others[:, candidates] = torch.inf
     overtaken = (others.amin(1) < costs[1:]).nonzero()
     return int(overtaken[0]) + 1 if len(overtaken) else b
 
 
-def removal_costs(A_diagonal: torch.Tensor, G_diagonal: torch.Tensor) -> torch.Tensor:
-    """tr(A_SS⁻¹ G_SS) for blocks (..., g, g)."""
-    if A_diagonal.shape[-1] == 1:
-        return (G_diagonal / A_diagonal)[..., 0, 0]
-    root, failed = torch.linalg.cholesky_ex(A_diagonal)
-    if failed.any():
-        raise NonPositivePivot
-    return torch.cholesky_solve(G_diagonal, root).diagonal(dim1=-2, dim2=-1).sum(-1)
+def _positions_of(groups: torch.Tensor, g: int) -> torch.Tensor:
+    """Return the positions (n g,) of the columns of groups at the given places (n,), last column first.
 
-
-def _gram_steps(X: torch.Tensor, Y: torch.Tensor, b: int, g: int) -> torch.Tensor:
-    """Diagonal blocks (b, n, g, g) of XᵀY for each of b steps of g rows; X and Y (b g, n g)."""
-    if g == 1:
-        return (X * Y)[:, :, None, None]
-    X, Y = (rows.view(b, g, -1, g).transpose(1, 2) for rows in (X, Y))  # (b, n, g rows, g columns)
-    return X.mT @ Y
-
-
-def diagonal_blocks(matrix: torch.Tensor, g: int) -> torch.Tensor:
-    """View (n, g, g) of the diagonal blocks of an (n g, n g) matrix."""
-    n = matrix.shape[0] // g
-    return matrix.view(n, g, n, g).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
-
-
-def gram_blocks(Wt: torch.Tensor, g: int) -> torch.Tensor:
-    """Diagonal blocks (n, g, g) of WᵀW for Wt (n g, r)."""
-    if g == 1:
-        norms: torch.Tensor = torch.linalg.vector_norm(Wt, dim=1)
-        return norms.square_()[:, None, None]
-    groups = Wt.view(-1, g, Wt.shape[1])
-    return groups @ groups.mT
-
-
-def _columns_of(groups: torch.Tensor, g: int) -> torch.Tensor:
-    """Positions of the columns of groups (n,) -> (n g,), from last to first in each group.
-
-    Within a group the last column goes first, since K is to have it lowest.
+    The last column of a group is eliminated first, so that it comes last in K.
     """
     return (groups[:, None] * g + torch.arange(g - 1, -1, -1, device=groups.device)).flatten()
 
 
 def _moves(chosen: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(source, target) group positions that bring the chosen ones behind the other n - b, the first last."""
+    """Return source and target places that bring b chosen groups of n to the end, in reverse order.
+
+    The other groups among the last b fill the places that the chosen ones leave.
+    """
     b = len(chosen)
     source = torch.arange(n, device=chosen.device)
     staying = torch.ones(n, dtype=torch.bool, device=chosen.device)
@@ -281,7 +239,7 @@ def _moves(chosen: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _upper_blocks(matrix: torch.Tensor, g: int) -> torch.Tensor:
-    """A square matrix without its blocks (g, g) below the diagonal ones."""
+    """Return a square matrix with all blocks (g, g) below the block diagonal set to zero."""
     n = len(matrix) // g
     kept = torch.ones(n, n, dtype=torch.bool, device=matrix.device).triu()
     return matrix * kept.repeat_interleave(g, 0).repeat_interleave(g, 1)

@@ -1,42 +1,54 @@
-"""What the inputs must be, said in one line where they are not."""
+"""Argument checks. Each error is one line that gives the offending value and the rule it breaks."""
 
 import torch
 
-SYMMETRY = 1e-5  # largest |H − Hᵀ| allowed, relative to the largest |H|
-BLOCK = 192
+SYMMETRY = 1e-5  # largest |M − Mᵀ| allowed, relative to the largest |M|
 DEFINITENESS = 1e-6  # most negative eigenvalue allowed, relative to the largest one
+BLOCK = 192
 
 
 def finite_tensor(name: str, tensor: object, *shapes: tuple[int, ...] | int) -> None:
-    """Raise unless `tensor` is a floating point tensor of one of the shapes or ranks, all finite."""
+    """Raise unless `tensor` is a non-empty, finite floating-point tensor of an allowed shape.
+
+    Args:
+        name: name of the argument, for the error message.
+        tensor: value to check.
+        shapes: allowed shapes; an int allows every shape with that number of dimensions.
+
+    Raises:
+        ValueError: if `tensor` breaks one of these rules.
+    """
     if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
         kind = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
-        raise ValueError(f"{name} must be a real floating point tensor, not {kind}")
+        raise ValueError(f"{name} must be a real floating-point tensor, not {kind}")
     shape = tuple(tensor.shape)
-    if 0 in shape or not any(shape == wanted or len(shape) == wanted for wanted in shapes):
-        wanted = " or ".join(f"{one} dimensions" if isinstance(one, int) else str(one) for one in shapes)
-        raise ValueError(f"{name} has shape {shape}, but must have {wanted}, none of them empty")
+    if 0 in shape or not any(shape == allowed or len(shape) == allowed for allowed in shapes):
+        expected = " or ".join(f"{one} dimensions" if isinstance(one, int) else str(one) for one in shapes)
+        raise ValueError(f"{name} has shape {shape}, but must have {expected}, none of them empty")
     if tensor.is_meta:
-        raise ValueError(f"{name} is on the meta device and has no values; load it to a real one")
-    values = tensor.float() if tensor.element_size() == 1 else tensor  # few operations know 8 bits
-    if not torch.stack(values.aminmax()).isfinite().all():  # one pass, no copy; nan shows in both
+        raise ValueError(f"{name} is on the meta device and has no values; load it to a real device")
+    values = tensor.float() if tensor.element_size() == 1 else tensor  # few operations support 8-bit floats
+    # The minimum and maximum need one pass and no copy, and a nan anywhere makes both nan.
+    if not torch.stack(values.aminmax()).isfinite().all():
         bad = int((~values.isfinite()).sum())
-        raise ValueError(
-            f"{name} has {bad} of {values.numel()} values that are nan or inf; all must be finite"
-        )
+        raise ValueError(f"{name} is nan or inf in {bad} of {values.numel()} values; all must be finite")
 
 
 def nonzero(name: str, tensor: torch.Tensor) -> None:
-    """Raise if all values are zero: then there is nothing to preserve, and no scale for errors."""
+    """Raise ValueError if all values are zero, since relative errors would be undefined."""
     if not tensor.any():
-        raise ValueError(f"{name} is all zero {tuple(tensor.shape)}; it must have nonzero values")
+        raise ValueError(f"{name} is all zero; at least one of its {tensor.numel()} values must not be")
 
 
 def symmetrised(name: str, matrix: torch.Tensor) -> torch.Tensor:
-    """Copy of a matrix (d, d), symmetric to the last digit; raise unless |M − Mᵀ| is below 1e-5 of |M|."""
+    """Return a copy of a matrix (d, d) that is exactly symmetric.
+
+    Raises:
+        ValueError: if |M − Mᵀ| exceeds 1e-5 of the largest |M| anywhere.
+    """
     result = torch.empty_like(matrix, memory_format=torch.contiguous_format)
     gap = 0.0
-    for start in range(0, len(matrix), BLOCK):  # a transpose in strips stays in cache
+    for start in range(0, len(matrix), BLOCK):  # strips of a transpose stay in cache
         stop = start + BLOCK
         below, above = matrix[start:stop, :stop], matrix[:stop, start:stop].mT  # (b, stop)
         above = above.clone(memory_format=torch.contiguous_format)
@@ -47,22 +59,22 @@ def symmetrised(name: str, matrix: torch.Tensor) -> torch.Tensor:
     largest = float(torch.linalg.vector_norm(matrix, torch.inf))
     if gap > SYMMETRY * largest:
         raise ValueError(
-            f"{name} is not symmetric: |M - M.T| reaches {gap:.3g}, more than {SYMMETRY:g} of its largest "
-            f"value {largest:.3g}"
+            f"{name} is not symmetric: |M - M.T| reaches {gap:.3g}, more than {SYMMETRY:g} times its largest "
+            f"value, {largest:.3g}"
         )
     return result
 
 
 def semidefinite_spectrum(name: str, smallest: float, largest: float) -> None:
-    """Raise if the smallest eigenvalue is below −1e-6 of the largest."""
+    """Raise ValueError if the smallest eigenvalue is below −1e-6 times the largest."""
     if smallest < -DEFINITENESS * largest:
         raise ValueError(
             f"{name} is not positive semidefinite: its smallest eigenvalue {smallest:.3g} is below "
-            f"-{DEFINITENESS:g} of its largest, {largest:.3g}"
+            f"-{DEFINITENESS:g} times its largest, {largest:.3g}"
         )
 
 
 def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    """Raise unless `value` is one of the names allowed."""
+    """Raise ValueError unless `value` is one of the allowed names."""
     if value not in allowed:
         raise ValueError(f"{name} is {value!r}, but must be one of {', '.join(map(repr, allowed))}")

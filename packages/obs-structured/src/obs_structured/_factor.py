@@ -1,8 +1,8 @@
-"""Cholesky factor and inverse of a positive definite matrix, in place, as large matrix products.
+"""Cholesky factor and inverse of a positive definite matrix, in place and at the speed of matrix products.
 
-`torch.linalg.cholesky` and `torch.cholesky_inverse` reach half the speed of a float64 matrix product on one
-thread and copy their argument. These do the same work in column blocks, each step one product of the largest
-shape there is, at 80-90 % of that speed and in the memory of the argument.
+On one thread, `torch.linalg.cholesky` and `torch.cholesky_inverse` reach half the speed of a float64 matrix
+product, and they copy their argument. The functions here work in blocks of columns, with one large matrix
+product per step. They reach 80-90 % of that speed and reuse the memory of the argument.
 """
 
 import torch
@@ -11,14 +11,14 @@ BLOCK = 192
 
 
 def cholesky_(matrix: torch.Tensor) -> bool:
-    """Overwrite the lower triangle of a symmetric matrix by its Cholesky factor.
+    """Overwrite the lower triangle of a symmetric matrix with its Cholesky factor.
 
     Args:
-        matrix: (d, d) float64, of which only the lower triangle is read. What lies above the blocks on the
-            diagonal is not touched, and means nothing afterwards.
+        matrix: (d, d) float64. Only the lower triangle is read. Entries above the diagonal blocks keep their
+            old values, which are not part of the factor.
 
     Returns:
-        Whether the matrix was positive definite. If not, its content is lost.
+        Whether the matrix is positive definite. If not, its content is left partly overwritten.
     """
     for start in range(0, matrix.shape[0], BLOCK):
         block = slice(start, start + BLOCK)
@@ -36,21 +36,24 @@ def cholesky_(matrix: torch.Tensor) -> bool:
 
 
 def invert_triangle_(matrix: torch.Tensor) -> None:
-    """Overwrite the lower triangular factor of `cholesky_` by its inverse, (d, d)."""
+    """Overwrite a lower triangular factor (d, d), as left by `cholesky_`, with its inverse."""
     for start in range(0, matrix.shape[0], BLOCK):
         block = slice(start, start + BLOCK)
         corner = _invert_small(matrix[block, block])  # (b, b)
         row = corner @ matrix[block, :start]  # (b, start): this block row of the inverse
-        column = matrix[start + BLOCK :, block].clone()  # (d - start - b, b): still the factor
+        column = matrix[start + BLOCK :, block].clone()  # (d - start - b, b): still part of the factor
         matrix[block, :start] = row
         matrix[block, block] = corner
-        # What the rows below owe to this block row; the last product is the diagonal block's share.
+        # Subtract this block row's contribution from the rows below, then fill in the part below `corner`.
         matrix[start + BLOCK :, :start].addmm_(column, row, alpha=-1)
         torch.mm(column, -corner, out=matrix[start + BLOCK :, block])
 
 
 def gram_of_triangle(triangle: torch.Tensor) -> torch.Tensor:
-    """Return KᵀK (d, d), in full, of a lower triangular K (d, d): the inverse, where K inverts the factor."""
+    """Return KᵀK (d, d) for a lower triangular K (d, d), with both triangles filled.
+
+    If K is the inverse of the Cholesky factor of a matrix, this is the inverse of that matrix.
+    """
     gram = torch.empty_like(triangle)
     for start in range(0, triangle.shape[0], BLOCK):
         stop = start + BLOCK
@@ -61,7 +64,7 @@ def gram_of_triangle(triangle: torch.Tensor) -> torch.Tensor:
 
 
 def inverse_(matrix: torch.Tensor) -> torch.Tensor | None:
-    """Invert a positive definite matrix (d, d), destroying it; None if it is not positive definite."""
+    """Return the inverse of a matrix (d, d), or None if it is not positive definite. Overwrites `matrix`."""
     if not cholesky_(matrix):
         return None
     invert_triangle_(matrix)
@@ -69,7 +72,7 @@ def inverse_(matrix: torch.Tensor) -> torch.Tensor | None:
 
 
 def _invert_small(triangle: torch.Tensor) -> torch.Tensor:
-    """Inverse (b, b) of one lower triangular block, zero above the diagonal."""
+    """Return the inverse of one lower triangular block (b, b), with zeros above the diagonal."""
     identity = torch.eye(triangle.shape[0], dtype=triangle.dtype, device=triangle.device)
     inverse: torch.Tensor = torch.linalg.solve_triangular(triangle, identity, upper=False)
     return inverse

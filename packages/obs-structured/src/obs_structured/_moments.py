@@ -4,16 +4,16 @@ from collections.abc import Iterator
 
 import torch
 
-# Rows per product: what is summed in the inputs' own precision before it joins the float64 sums.
+# Inputs per product. Within a chunk, products may be summed in float32; chunks are added up in float64.
 CHUNK = 4096
 
 
 class Moments:
-    """Streaming second moment and mean of vectors, for `prune`.
+    """Streaming mean and second moment of a layer's inputs, for `prune`.
 
     Args:
-        in_features: d, the length of the vectors.
-        device: where the sums live; batches are brought there. Default: torch's default device.
+        in_features: d, the length of an input vector.
+        device: where the sums are stored; batches are moved there. Default: torch's default device.
 
     Example:
         >>> moments = Moments(3)
@@ -26,10 +26,11 @@ class Moments:
         if in_features < 1:
             raise ValueError(f"in_features is {in_features}, but must be at least 1")
         self.in_features = in_features
+        """Length of an input vector."""
         self.count = 0
-        """How many vectors were seen, those of weight 0 aside."""
+        """Number of inputs added, not counting those of weight 0."""
         self._weight = 0.0  # Σ w
-        with torch.inference_mode(False):  # tensors made in inference mode cannot be changed outside it
+        with torch.inference_mode(False):  # tensors created in inference mode cannot be changed outside it
             self._sum = torch.zeros(in_features, dtype=torch.float64, device=device)  # Σ w x
             self._products = torch.zeros(
                 in_features, in_features, dtype=torch.float64, device=device
@@ -40,81 +41,85 @@ class Moments:
 
     @torch.no_grad()
     def update(self, inputs: torch.Tensor, weights: torch.Tensor | None = None) -> None:
-        """Add a batch.
+        """Add a batch of inputs.
 
         Args:
-            inputs: (..., in_features), any float dtype. Products are taken in float32, or in float64 where
-                the inputs are, also under autocast; they are summed in float64.
-            weights: (...), nonnegative; a vector of weight 0, such as padding, is not looked at. Default: 1.
+            inputs: x, (..., in_features), any float dtype. Products are computed in float64 if the inputs are
+                float64, else at least in float32, even under autocast. They are added up in float64.
+            weights: w, (...), not negative. Inputs of weight 0, such as padding, are ignored and may hold any
+                value. Default: 1 for all inputs.
 
         Raises:
-            ValueError: on wrong shapes, negative or non-finite weights, and inputs (or their squares) that
-                are not finite. What was gathered before stays as it was.
+            ValueError: if a shape or dtype is wrong, a weight is negative or not finite, or an input or its
+                weighted square is not finite. The moments are then unchanged.
         """
-        rows, scale = self._rows(inputs, weights)  # (n, d), (n,)
+        self._check_inputs(inputs)
+        rows = inputs.detach().reshape(-1, self.in_features).to(self._sum.device)  # (n, d)
+        if weights is None:
+            flat = torch.ones(len(rows), dtype=torch.float64, device=rows.device)  # (n,)
+        else:
+            flat = self._flat_weights(weights, inputs)
+            rows, flat = rows[flat > 0], flat[flat > 0]
         with torch.autocast(self._sum.device.type, enabled=False):
-            for centred, _, _ in self._chunks(rows, scale):  # all are looked at before the first is taken
-                squares = centred.square().sum(0)
-                if not squares.isfinite().all():
-                    bad = int((~squares.isfinite()).sum())
-                    raise ValueError(
-                        f"inputs, or their squares times the weights, are nan or inf in {bad} of "
-                        f"{self.in_features} features; all must be finite"
-                    )
-            for centred, mean, weight in self._chunks(rows, scale):
+            self._check_squares(rows, flat)  # the whole batch, before any of it is added
+            for centred, mean, weight in _chunks(rows, flat):
                 self._products += centred.mT @ centred
                 self._products.addr_(mean, mean, alpha=weight)
                 self._sum += weight * mean
                 self._weight += weight
         self.count += len(rows)
 
-    def _rows(self, inputs: torch.Tensor, weights: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Vectors (n, d) of positive weight, and their weights (n,) float64."""
-        wanted = f"floating point of shape (..., {self.in_features})"
+    def _check_inputs(self, inputs: torch.Tensor) -> None:
+        rule = f"inputs must be a floating-point tensor of shape (..., {self.in_features})"
         if not isinstance(inputs, torch.Tensor):
-            raise ValueError(f"inputs are {type(inputs).__name__}, but must be a tensor, {wanted}")
+            raise ValueError(f"{rule}, not {type(inputs).__name__}")
         if not inputs.is_floating_point() or inputs.shape[-1:] != (self.in_features,):
-            raise ValueError(
-                f"inputs are {inputs.dtype} of shape {tuple(inputs.shape)}, but must be {wanted}"
-            )
-        rows = inputs.detach().reshape(-1, self.in_features).to(self._sum.device)
-        if weights is None:
-            return rows, torch.ones(len(rows), dtype=torch.float64, device=rows.device)
+            raise ValueError(f"{rule}, not {inputs.dtype} of shape {tuple(inputs.shape)}")
+
+    def _flat_weights(self, weights: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+        """Check the weights and return them as float64 (n,)."""
         if weights.shape != inputs.shape[:-1]:
             raise ValueError(
                 f"weights have shape {tuple(weights.shape)}, but must have {tuple(inputs.shape[:-1])}"
             )
-        scale = weights.detach().reshape(-1).to(rows.device, torch.float64)
-        if not ((scale >= 0) & scale.isfinite()).all():
-            bad = scale[~((scale >= 0) & scale.isfinite())][0].item()
-            raise ValueError(f"weights hold {bad:g}, but must be finite and not negative")
-        return rows[scale > 0], scale[scale > 0]
+        flat = weights.detach().reshape(-1).to(self._sum.device, torch.float64)
+        valid = (flat >= 0) & flat.isfinite()
+        if not valid.all():
+            raise ValueError(
+                f"weights contain {flat[~valid][0].item():g}, but must be finite and not negative"
+            )
+        return flat
 
-    def _chunks(
-        self, rows: torch.Tensor, scale: torch.Tensor
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor, float]]:
-        """Chunks as (√w (x − mean), mean, Σ w), the first in float32 or better, the mean in float64.
-
-        A mean that is large beside the spread would leave nothing of the spread in products of float32.
-        """
-        dtype = torch.float32 if rows.dtype != torch.float64 and _full_precision() else torch.float64
-        for start in range(0, len(rows), CHUNK):
-            chunk, weights = rows[start : start + CHUNK].double(), scale[start : start + CHUNK]
-            total = float(weights.sum())
-            mean = weights @ chunk / total  # (d,)
-            yield ((chunk - mean) * weights.sqrt()[:, None]).to(dtype), mean, total
+    def _check_squares(self, rows: torch.Tensor, weights: torch.Tensor) -> None:
+        """Raise ValueError unless the weighted squares of all inputs (n, d) are finite."""
+        for centred, _, _ in _chunks(rows, weights):
+            finite = centred.square().sum(0).isfinite()  # (d,)
+            if not finite.all():
+                raise ValueError(
+                    f"inputs, or their weighted squares, are nan or inf in {int((~finite).sum())} of "
+                    f"{self.in_features} features; all must be finite"
+                )
 
     def merge(self, other: "Moments") -> None:
-        """Add what another instance has gathered, as if its batches had been seen here."""
+        """Add the moments of another instance, as if its batches had been added here.
+
+        Raises:
+            ValueError: if the other instance has a different number of features.
+        """
         if other.in_features != self.in_features:
-            raise ValueError(f"cannot merge moments of {other.in_features} features into {self.in_features}")
+            raise ValueError(
+                f"cannot merge moments of {other.in_features} features into moments of {self.in_features}"
+            )
         self._products += other._products.to(self._products.device)
         self._sum += other._sum.to(self._sum.device)
         self._weight += other._weight
         self.count += other.count
 
     def all_reduce(self) -> None:
-        """Add up over all workers of torch.distributed, in place on each; without workers nothing changes."""
+        """Replace the moments on every worker by the sum over all workers of torch.distributed.
+
+        Does nothing if torch.distributed is not initialised.
+        """
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             return
         totals = torch.tensor([self._weight, self.count], dtype=torch.float64, device=self._sum.device)
@@ -124,23 +129,38 @@ class Moments:
 
     @property
     def hessian(self) -> torch.Tensor:
-        """(in_features, in_features) float64: 2 Σ w x xᵀ / Σ w."""
+        """Twice the second moment of the inputs, 2 Σ w x xᵀ / Σ w, float64 (in_features, in_features)."""
         return (self._products + self._products.mT) / self._nonempty_weight()
 
     @property
     def mean(self) -> torch.Tensor:
-        """(in_features,) float64: Σ w x / Σ w."""
+        """Mean of the inputs, Σ w x / Σ w, float64 (in_features,)."""
         return self._sum / self._nonempty_weight()
 
     def _nonempty_weight(self) -> float:
+        """Return Σ w, or raise ValueError if no input has been added."""
         if self.count == 0:
-            raise ValueError("no vectors were seen yet; call update first")
+            raise ValueError("no inputs have been added yet; call update first")
         return self._weight
 
 
+def _chunks(rows: torch.Tensor, weights: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor, float]]:
+    """Yield √w (x − mean), the mean and Σ w of each chunk of inputs (n, d) with weights (n,).
+
+    The mean is float64; the centred inputs are float64 or float32. They are centred because a mean far larger
+    than the spread would hide the spread in float32 products.
+    """
+    dtype = torch.float32 if rows.dtype != torch.float64 and _full_precision() else torch.float64
+    for start in range(0, len(rows), CHUNK):
+        chunk, chunk_weights = rows[start : start + CHUNK].double(), weights[start : start + CHUNK]
+        total = float(chunk_weights.sum())
+        mean = chunk_weights @ chunk / total  # (d,)
+        yield ((chunk - mean) * chunk_weights.sqrt()[:, None]).to(dtype), mean, total
+
+
 def _full_precision() -> bool:
-    """Whether products of float32 are what they say; settings for tf32 or bf16 would show in them."""
+    """Return whether float32 products are computed in float32, not in tf32 or bfloat16."""
     try:
         return torch.get_float32_matmul_precision() == "highest"
-    except RuntimeError:  # set for single backends
+    except RuntimeError:  # raised if the precision is set for single backends
         return False

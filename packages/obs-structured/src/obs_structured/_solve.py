@@ -1,11 +1,12 @@
-"""Choose an order of removal for one damped problem, and factorise the Hessian in that order."""
+"""Solve one damped problem: choose an order of removal, and factorise the Hessian in that order."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
-from obs_structured._blocked import NonPositivePivot, diagonal_blocks, eliminate, gram_blocks, removal_costs
+from obs_structured._blocked import eliminate
+from obs_structured._costs import NonPositivePivot, diagonal_blocks, gram_blocks, removal_costs
 from obs_structured._factor import cholesky_, inverse_, invert_triangle_
 from obs_structured._trace import columns_of
 
@@ -13,13 +14,13 @@ METHODS = ("obs", "scores-once", "activation", "magnitude")
 
 
 class Solution(NamedTuple):
-    """An order of removal for d columns in n groups, and the factor that goes with it."""
+    """Order of removal of d columns in n groups, with the matching factor of the Hessian."""
 
-    order: torch.Tensor  # (n,) int64
-    inverse_factor: torch.Tensor | None  # K (d, d), columns in reverse order of removal; None without update
-    components: (
-        torch.Tensor | None
-    )  # Y = W K⁻¹ (r, d) for the weight given, where it came out as a by-product
+    order: torch.Tensor  # (n,) int64: the group removed at each step
+    # (d, d): K, with columns in reverse order of removal; None if the kept columns are not updated.
+    inverse_factor: torch.Tensor | None
+    # (r, d): Y = W K⁻¹ for the weight passed to `solve`; None unless the elimination produced it.
+    components: torch.Tensor | None
 
 
 def solve(
@@ -31,10 +32,19 @@ def solve(
     update: bool,
     progress: Callable[[int], None] | None = None,
 ) -> Solution:
-    """Order the groups of `weight` (r, d) under `hessian` + `damping` I, (d, d).
+    """Choose the order in which groups of columns are removed, and factorise the damped Hessian in it.
+
+    Args:
+        weight: (r, d) float64.
+        hessian: (d, d) float64, symmetric; d may be 0.
+        group_size: columns per group.
+        damping: λ, added to the diagonal of `hessian`.
+        method: one of `METHODS`.
+        update: whether the kept columns are updated, which needs the factor.
+        progress: called now and then with the number of groups removed; used by method "obs" only.
 
     Raises:
-        NonPositivePivot: if the damped matrix is not positive definite to working precision.
+        NonPositivePivot: if the damped Hessian is not positive definite to working precision.
     """
     K = Y = None
     if not len(hessian):
@@ -42,7 +52,7 @@ def solve(
     if method == "obs":
         order, K, Y = eliminate(weight, _damped_inverse(hessian, damping), group_size, progress)
     else:
-        order = _costs_once(weight, hessian, group_size, damping, method).argsort(stable=True)
+        order = _baseline_scores(weight, hessian, group_size, damping, method).argsort(stable=True)
     if not update:
         return Solution(order, None, None)
     positions = columns_of(order.flip(0), group_size)
@@ -51,17 +61,17 @@ def solve(
     return Solution(order, K, Y)
 
 
-def _costs_once(
+def _baseline_scores(
     weight: torch.Tensor, hessian: torch.Tensor, g: int, damping: float, method: str
 ) -> torch.Tensor:
-    """What a baseline believes that the removal of each group costs, (groups,)."""
+    """Return the score (groups,) by which a baseline orders the groups, least first."""
     if method == "scores-once":
         inverse_blocks = diagonal_blocks(_damped_inverse(hessian, damping), g)
         return removal_costs(inverse_blocks, gram_blocks(weight.mT.contiguous(), g))
-    importance = weight.square().sum(0)  # (d,)
+    scores = weight.square().sum(0)  # (d,)
     if method == "activation":
-        importance = importance * hessian.diagonal()
-    return importance.view(-1, g).sum(1)
+        scores = scores * hessian.diagonal()
+    return scores.view(-1, g).sum(1)
 
 
 def _damped_inverse(hessian: torch.Tensor, damping: float) -> torch.Tensor:
@@ -78,7 +88,7 @@ def _damped(hessian: torch.Tensor, damping: float) -> torch.Tensor:
 
 
 def _factor_in_order(hessian: torch.Tensor, damping: float, positions: torch.Tensor) -> torch.Tensor:
-    """K (d, d): inverse of the Cholesky factor of the damped matrix in the order of `positions`."""
+    """Return K (d, d), the inverse of the Cholesky factor of the damped Hessian ordered by `positions`."""
     K = _damped(hessian[positions][:, positions], damping)
     if not cholesky_(K):
         raise NonPositivePivot
@@ -87,10 +97,10 @@ def _factor_in_order(hessian: torch.Tensor, damping: float, positions: torch.Ten
 
 
 def _is_accurate(K: torch.Tensor, hessian: torch.Tensor, damping: float, positions: torch.Tensor) -> bool:
-    """Whether K (H + λI) Kᵀ = I on a probe.
+    """Test K (H + λI) Kᵀ = I on one vector.
 
-    Elimination starts from an explicit inverse, which loses digits where there is next to no damping; a
-    factor of the matrix itself does not.
+    The elimination starts from an explicit inverse, which loses digits if there is hardly any damping.
+    Factorising the damped Hessian itself does not.
     """
     probe = torch.cos(torch.arange(len(K), dtype=K.dtype, device=K.device))  # (d,)
     x = torch.empty_like(probe)

@@ -1,47 +1,32 @@
-"""The result of pruning one matrix: all its levels, from one triangular factor.
+"""Result of pruning one weight matrix: all levels, derived from one triangular factor.
 
-Positions, not columns: everything here is arranged in reverse order of removal, so that the m columns kept at
-any level are the first m positions. With K the inverse of the Cholesky factor of the damped Hessian H + λI in
-that arrangement and Y = W K⁻¹, the least-squares weights on the first m positions are Y[:, :m] K[:m, :m],
-whatever m, and what was lost is ΔW = −Y[:, m:] K[m:]. Hence
+All tensors here are arranged by position instead of by column: positions follow the reverse order of removal,
+so the m columns kept at any level are the first m positions. Let K be the inverse of the Cholesky factor of
+the damped Hessian H + λI in this arrangement, and Y = W K⁻¹. The least-squares weights on the first m
+positions are Y[:, :m] K[:m, :m] for every m, and the change of the weights is ΔW = −Y[:, m:] K[m:]. Hence
 
     ‖ΔW X‖² ∝ tr(ΔW H ΔWᵀ) = Σ_{i,j ≥ m} (YᵀY)_ij C_ij    with C = K H Kᵀ = I − λ K Kᵀ,
 
-and all levels' errors are the suffix sums of one elementwise product. Without the least-squares update the
-same holds with K = I: weights W[:, :m], Y = W, C = H.
+and the errors of all levels are suffix sums of one elementwise product. Without the least-squares update, the
+same holds with K = I: the weights are W[:, :m], Y = W and C = H.
 """
 
-import json
 import os
-import uuid
 from functools import cached_property
 from pathlib import Path
 
-import safetensors
-import safetensors.torch
 import torch
 
-from obs_structured import _checks
+from obs_structured import _checks, _files
 
 BLOCK = 192
-FORMAT = "obs-structured trace 1"
-DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        torch.float64,
-        torch.float32,
-        torch.float16,
-        torch.bfloat16,
-        torch.float8_e4m3fn,
-        torch.float8_e5m2,
-    )
-}
 
 
 class Trace:
-    """All levels of one pruned weight matrix (r, d): which groups go in which order, and what is left.
+    """All levels of one pruned weight matrix (r, d): the order of removal, the kept weights and the errors.
 
-    Made by `prune` or `Trace.load`. A level is counted by k, the number of groups removed, 0 to `groups`.
+    Traces are created by `prune` and `Trace.load`. A level is identified by k, the number of groups removed,
+    from 0 to `groups`.
     """
 
     def __init__(
@@ -61,15 +46,16 @@ class Trace:
         errors: torch.Tensor | None = None,
     ) -> None:
         self.order = order
-        """LongTensor (groups,): the group removed at each step."""
+        """Group removed at each step, int64 (groups,)."""
         self.group_size = group_size
+        """Number of columns per group."""
         self.damping = damping
-        """The relative damping that was used."""
+        """Damping that was used, relative to the mean diagonal of the Hessian."""
         self._components = components  # (r, d) float64: Y
-        self._matrix = matrix  # (d, d) float64, lower triangle: K if updated, else H; of H / scale
+        self._matrix = matrix  # (d, d) float64, lower triangle: K if updated, else H; both for H / scale
         self._updated = updated
         self._absolute_damping = absolute_damping  # λ
-        self._free_columns = free_columns  # how many of the columns removed first have no part in H
+        self._free_columns = free_columns  # number of columns, removed first, that have no part in K
         self._mean = mean  # (d,) float64: K μ, or None
         self._dtype = dtype
         self._scale = scale
@@ -78,14 +64,17 @@ class Trace:
 
     @property
     def groups(self) -> int:
-        """How many groups there are; removing all of them is the last level."""
+        """Number of groups. The last level removes all of them."""
         return len(self.order)
 
     @cached_property
     def errors(self) -> torch.Tensor:
-        """float64 (groups + 1,): ‖Ŵ_k X − W X‖² / ‖W X‖² after k removals, undamped; the first is 0."""
+        """Relative error ‖Ŵ_k X − W X‖² / ‖W X‖² after k removals, float64 (groups + 1,).
+
+        Damping affects the weights Ŵ_k, but is not counted as error. The first value is 0.
+        """
         absolute = self._quadratic_errors(self._components)
-        # Removing everything loses the centred output; the mean output makes up the rest of ‖WX‖².
+        # Removing all groups loses the centred output; the mean output makes up the rest of ‖W X‖².
         return absolute / (absolute[-1] + self._shift(0).square().sum())
 
     def __repr__(self) -> str:
@@ -97,39 +86,48 @@ class Trace:
         )
 
     def kept(self, removed: int) -> torch.Tensor:
-        """LongTensor (groups − k,): sorted ids of the groups left after k removals."""
+        """Return the groups kept after `removed` removals, sorted, int64 (groups − removed,)."""
         self._check_level(removed)
         return self.order[removed:].sort().values
 
     def columns(self, removed: int) -> torch.Tensor:
-        """LongTensor (kept columns,): sorted ids of the columns left after k removals."""
+        """Return the columns kept after `removed` removals, sorted, int64 (kept columns,)."""
         return columns_of(self.kept(removed), self.group_size)
 
     def weight(self, removed: int) -> torch.Tensor:
-        """(r, kept columns) in the dtype of the weight: the best weights for `columns(k)`, in that order."""
+        """Return the weights of the kept columns, in the order of `columns(removed)`.
+
+        Returns:
+            (r, kept columns) in the dtype of the original weight: the least-squares weights, or the original
+            ones if `prune` was called with `update=False`.
+        """
         width = self._width(removed)
         kept = self._components[:, :width]  # (r, m)
         if self._updated:
-            # One product for each block of columns; K is zero above its diagonal.
+            # One product per block of columns, without the zeros that K has above its diagonal.
             blocks = [
                 kept[:, start:] @ self._matrix[start:width, start : min(start + BLOCK, width)]
                 for start in range(0, width, BLOCK)
             ]
             kept = torch.cat(blocks, dim=1) if blocks else kept
-        return kept[:, columns_of(self.order.flip(0), self.group_size)[:width].argsort()].to(self._dtype)
+        return kept[:, self._columns_by_position()[:width].argsort()].to(self._dtype)
 
     def bias_shift(self, removed: int) -> torch.Tensor:
-        """(r,) in the dtype of the weight: what to add to the bias; zeros if no mean was given."""
+        """Return the vector to add to the bias, (r,) in the dtype of the weight; zeros without a mean."""
         return self._shift(self._width(removed)).to(self._dtype)
 
     def errors_under(self, metric: torch.Tensor) -> torch.Tensor:
-        """Absolute errors of all levels under a metric on the outputs.
+        """Return the absolute errors of all levels under a metric on the outputs.
 
         Args:
-            metric: M, (r, r) symmetric positive semidefinite, or (r,) a diagonal.
+            metric: M, (r, r), symmetric positive semidefinite, or its diagonal, (r,).
 
         Returns:
-            float64 (groups + 1,): tr(M ΔW_k (H/2) ΔW_kᵀ), H centred if a mean was given to `prune`.
+            float64 (groups + 1,): tr(M ΔW_k (H/2) ΔW_kᵀ), where H is centred if `prune` was given a mean.
+
+        Raises:
+            ValueError: if the metric has a wrong shape, is not finite or not symmetric, or if its diagonal
+                form has negative values.
         """
         Y = self._components
         rows = len(Y)
@@ -143,35 +141,39 @@ class Trace:
 
     @torch.no_grad()
     def first_order(self, inputs: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor:
-        """First-order change of a loss that each level makes, given the gradients at the outputs.
+        """Return the first-order change of a loss at every level, from its gradients at the outputs.
 
-        One product with K and one with Y cover all levels: g·ΔW_k x is a suffix sum of (Yᵀg) ∘ (K x).
+        All levels together take one product with K and one with Y, since g·ΔW_k x is a suffix sum of
+        (Yᵀg) ∘ (K x).
 
         Args:
-            inputs: x, (..., n, d): vectors that the matrix multiplies.
-            gradients: g, (..., n, r): of the loss, at the outputs.
+            inputs: x, (..., n, d): inputs of the layer.
+            gradients: g, (..., n, r): gradients of the loss at the layer's outputs.
 
         Returns:
-            float32 (..., groups + 1): Σ_n g·ΔW_k (x − μ), with μ the mean given to `prune`, or 0.
+            float32 (..., groups + 1): Σ_n g·ΔW_k (x − μ), where μ is the mean given to `prune`, or 0.
+
+        Raises:
+            ValueError: if the shapes do not match the trace or each other, or if a value is not finite.
         """
         rows, columns = self._components.shape
         _checks.finite_tensor("inputs", inputs, (*inputs.shape[:-1], columns))
         _checks.finite_tensor("gradients", gradients, (*inputs.shape[:-1], rows))
-        positions = columns_of(self.order.flip(0), self.group_size)
-        moved = inputs.detach().to(self._components.device, torch.float32)[..., positions]
+        x = inputs.detach().to(self._components.device, torch.float32)[..., self._columns_by_position()]
         if self._updated:
-            moved = moved @ self._matrix.to(torch.float32).mT
+            x = x @ self._matrix.to(torch.float32).mT  # K x
         if self._mean is not None:
-            moved = moved - self._mean.to(torch.float32)
-        felt = gradients.detach().to(moved) @ self._components.to(torch.float32)
-        lost = -(felt * moved).sum(-2)  # (..., d) by position
+            x = x - self._mean.to(torch.float32)
+        g = gradients.detach().to(x) @ self._components.to(torch.float32)  # Yᵀg
+        lost = -(g * x).sum(-2)  # (..., d) by position
         lost = lost.flip(-1).cumsum(-1)[..., self.group_size - 1 :: self.group_size]
         return torch.cat([torch.zeros_like(lost[..., :1]), lost], dim=-1)
 
     def _quadratic_errors(self, MY: torch.Tensor) -> torch.Tensor:
-        """tr(M ΔW_k (H/2) ΔW_kᵀ) of all levels, (groups + 1,), given M Y (r, d)."""
+        """Return tr(M ΔW_k (H/2) ΔW_kᵀ) for all levels, (groups + 1,), given M Y (r, d)."""
         Y = self._components
-        # share[j]: what position j adds to the sum over all pairs once it is removed, i.e. pairs (i >= j, j).
+        # share[j]: increase of the sum over all pairs when position j is removed, from pairs (i, j) with i >=
+        # j.
         share = Y.new_zeros(Y.shape[1])
         live = Y.shape[1] - self._free_columns
         for start in range(0, live, BLOCK):
@@ -184,9 +186,10 @@ class Trace:
         return torch.cat([lost.new_zeros(1), lost.clamp_(min=0)])
 
     def _gram(self, start: int, stop: int, live: int) -> torch.Tensor:
-        """Columns start:stop of C from the diagonal down, (live − start, stop − start).
+        """Return columns start:stop of C from the diagonal down, (live − start, stop − start).
 
-        I − λ K Kᵀ cancels where the weight lives on columns far smaller than the mean: by 1e-8 if 1e5 times.
+        I − λ K Kᵀ suffers from cancellation if the weight is concentrated on columns whose inputs are far
+        smaller than the mean: with inputs 1e5 times smaller, the relative error is 1e-8.
         """
         if not self._updated:
             return self._matrix[start:live, start:stop]
@@ -196,28 +199,35 @@ class Trace:
         return gram
 
     def _shift(self, width: int) -> torch.Tensor:
-        """(r,) float64: −ΔW μ with the first `width` positions kept."""
+        """Return −ΔW μ with the first `width` positions kept, float64 (r,)."""
         if self._mean is None:
             return self._components.new_zeros(self._components.shape[0])
         return self._components[:, width:] @ self._mean[width:]
 
+    def _columns_by_position(self) -> torch.Tensor:
+        """Return the column at each position, int64 (d,)."""
+        return columns_of(self.order.flip(0), self.group_size)
+
     def _check_level(self, removed: int) -> None:
         if not 0 <= removed <= self.groups:
-            raise ValueError(f"k = {removed} groups to remove, but k must be from 0 to {self.groups}")
+            raise ValueError(f"cannot remove {removed} groups, only from 0 to {self.groups}")
 
     def _width(self, removed: int) -> int:
+        """Return the number of columns kept after `removed` removals."""
         self._check_level(removed)
         return (self.groups - removed) * self.group_size
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the trace as safetensors, under a temporary name first: no half-written file is ever seen."""
-        path = Path(path)
-        d = self._matrix.shape[0]
+        """Write the trace to a safetensors file.
+
+        The file is written under a temporary name and then renamed, so a partly written file never appears
+        under `path`.
+        """
         tensors = {
             "order": self.order,
             "errors": self.errors,
             "components": self._components.contiguous(),
-            "triangle": torch.cat([self._matrix[row, : row + 1] for row in range(d)]),  # packed by rows
+            "triangle": _files.pack_triangle(self._matrix),
         }
         if self._mean is not None:
             tensors["mean"] = self._mean
@@ -230,61 +240,26 @@ class Trace:
             "dtype": str(self._dtype).removeprefix("torch."),
             "scale": self._scale,
         }
-        metadata = {"format": FORMAT, "scalars": json.dumps(scalars)}
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        try:
-            temporary.write_bytes(safetensors.torch.save(tensors, metadata))
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        _files.write(Path(path), tensors, scalars)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> "Trace":
-        """Read a trace that `save` wrote.
+        """Read a trace that `save` has written.
+
+        Args:
+            path: file to read.
+            device: device to put the tensors on.
 
         Raises:
-            ValueError: if the file is not a trace, or damaged.
+            ValueError: if the file is not a trace, or is damaged.
         """
-        if Path(path).is_dir():
-            raise ValueError(f"{os.fspath(path)} is a folder, not a trace")
+        tensors, metadata = _files.read(path, device)
         try:
-            with safetensors.safe_open(path, framework="pt", device=str(device)) as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except safetensors.SafetensorError as error:
-            raise ValueError(f"{os.fspath(path)} is not a trace: {error}") from None
-        if metadata.get("format") != FORMAT:
-            raise ValueError(
-                f"{os.fspath(path)} is not a trace: its format is {metadata.get('format')!r}, not {FORMAT!r}"
-            )
-        try:
-            scalars = json.loads(metadata["scalars"])
-            scalars["dtype"] = DTYPES[scalars["dtype"]]
-            order, components = tensors["order"], tensors["components"]
-            d = components.shape[1]
-            if len(order) * scalars["group_size"] != d or not order.sort().values.equal(
-                torch.arange(len(order), device=order.device)
-            ):
-                raise ValueError(f"its order does not cover {d} columns once")
-            matrix = _unpacked(tensors.pop("triangle"), d)
-            mean = tensors.pop("mean", None)
-            return cls(**tensors, matrix=matrix, mean=mean, **scalars)
+            return cls(**_files.decode(tensors, metadata))
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{os.fspath(path)} is a damaged trace: {error}") from None
 
 
-def _unpacked(packed: torch.Tensor, d: int) -> torch.Tensor:
-    """Lower triangular matrix (d, d) from its rows one after the other, (d (d + 1) / 2,)."""
-    if packed.shape != (d * (d + 1) // 2,):
-        raise ValueError(f"its triangle has {packed.numel()} values, not those of {d} columns")
-    matrix = packed.new_zeros(d, d)
-    for row in range(d):
-        start = row * (row + 1) // 2
-        matrix[row, : row + 1] = packed[start : start + row + 1]
-    return matrix
-
-
 def columns_of(groups: torch.Tensor, group_size: int) -> torch.Tensor:
-    """Columns (n g,) of groups (n,) of g consecutive columns each."""
+    """Return the columns (n g,) of groups (n,) with g consecutive columns each."""
     return (groups[:, None] * group_size + torch.arange(group_size, device=groups.device)).flatten()

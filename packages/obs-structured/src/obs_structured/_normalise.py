@@ -1,0 +1,187 @@
+"""First step of `prune`: check the arguments and bring them into one form."""
+
+from dataclasses import dataclass
+
+import torch
+
+from obs_structured import _checks
+from obs_structured._factor import cholesky_
+from obs_structured._solve import METHODS
+
+# Default relative damping: with enough inputs, and with fewer than two inputs per column.
+DAMPING, DAMPING_FEW = 1e-2, 1e-1
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Checked arguments of `prune` for d columns in groups of g; all tensors are float64 on one device.
+
+    A group is free if its inputs never vary (never differ from zero, without a mean). Removing it costs
+    nothing.
+    """
+
+    weight: torch.Tensor  # W (r, d)
+    dtype: torch.dtype  # dtype of the results
+    scored: torch.Tensor  # (r', d): R W / scored_unit, by which groups are chosen; RᵀR is the metric
+    scored_unit: float  # largest |R W|
+    has_metric: bool  # without a metric, R is the identity
+    hessian: torch.Tensor  # H / scale (d, d), centred if there is a mean
+    scale: float  # mean diagonal of the hessian before centring
+    mean: torch.Tensor | None  # μ (d,)
+    group_size: int
+    free_groups: torch.Tensor  # (f,) int64, removed before all others; empty for the baselines
+    live_groups: torch.Tensor  # (n,) int64, all others
+    damping: float  # relative to the mean diagonal of the live groups' hessian
+    method: str
+    update: bool
+
+
+def normalise(
+    weight: torch.Tensor,
+    hessian: torch.Tensor,
+    group_size: int,
+    mean: torch.Tensor | None,
+    metric: torch.Tensor | None,
+    damping: float | None,
+    count: int | None,
+    method: str,
+    *,
+    update: bool,
+) -> Problem:
+    """Check the arguments of `prune`, then convert, scale and centre them.
+
+    Raises:
+        ValueError: if an argument is invalid, except an all-zero output, which `assemble` detects.
+    """
+    _check_arguments(weight, hessian, group_size, mean, metric, damping, count, method)
+    # Devices without float64 (mps) leave the work to the CPU.
+    device = torch.device("cpu") if weight.device.type == "mps" else weight.device
+    W = weight.detach().to(device, torch.float64)  # (r, d)
+    H = _checks.symmetrised("hessian", hessian.detach().to(device, torch.float64))  # (d, d), a copy
+    # H and the scored weights are scaled to values around one, so that squares neither overflow nor
+    # underflow.
+    scale = float(H.diagonal().mean().abs()) or 1.0
+    H /= scale
+    scored = W if metric is None else _under_metric(metric, W)
+    scored_unit = float(scored.abs().max())
+    mean = None if mean is None else mean.detach().to(device, torch.float64)
+    never_varies = _centre_(H, mean, scale)  # (d,) bool
+    # Free groups are set aside for "obs": the Hessian may be regular without them.
+    free = never_varies.view(-1, group_size).all(1) & (method == "obs")  # (groups,) bool
+    return Problem(
+        weight=W,
+        dtype=weight.dtype,
+        scored=scored / scored_unit,
+        scored_unit=scored_unit,
+        has_metric=metric is not None,
+        hessian=H,
+        scale=scale,
+        mean=mean,
+        group_size=group_size,
+        free_groups=free.nonzero()[:, 0],
+        live_groups=(~free).nonzero()[:, 0],
+        damping=_default_damping(len(H), count) if damping is None else damping,
+        method=method,
+        update=update,
+    )
+
+
+def _check_arguments(
+    weight: torch.Tensor,
+    hessian: torch.Tensor,
+    group_size: int,
+    mean: torch.Tensor | None,
+    metric: torch.Tensor | None,
+    damping: float | None,
+    count: int | None,
+    method: str,
+) -> None:
+    """Raise ValueError for arguments that can be refused without computing anything."""
+    _checks.finite_tensor("weight", weight, 2)
+    rows, columns = weight.shape
+    _checks.finite_tensor("hessian", hessian, (columns, columns))
+    _checks.nonzero("weight", weight)
+    _checks.nonzero("hessian", hessian)
+    if not isinstance(group_size, int) or group_size < 1 or columns % group_size:
+        raise ValueError(
+            f"group_size is {group_size}, but must be a positive divisor of the {columns} columns"
+        )
+    if mean is not None:
+        _checks.finite_tensor("mean", mean, (columns,))
+    if metric is not None:
+        _checks.finite_tensor("metric", metric, (rows, rows), (rows,))
+        _checks.nonzero("metric", metric)
+    if damping is not None and not 0 <= damping < float("inf"):
+        raise ValueError(f"damping is {damping}, but must be finite and not negative")
+    if count is not None and count < 1:
+        raise ValueError(f"count is {count}, but must be at least 1")
+    _checks.one_of("method", method, METHODS)
+
+
+def _default_damping(columns: int, count: int | None) -> float:
+    return DAMPING_FEW if count is not None and count < 2 * columns else DAMPING
+
+
+def _under_metric(metric: torch.Tensor, W: torch.Tensor) -> torch.Tensor:
+    """Return R W (r', d) with RᵀR = `metric`, which is a matrix (r, r) or its diagonal (r,).
+
+    Raises:
+        ValueError: if the metric is not symmetric positive semidefinite.
+    """
+    metric = metric.detach().to(W)
+    if metric.ndim == 1:
+        _checks.semidefinite_spectrum("metric", float(metric.min()), float(metric.max()))
+        return metric.clamp(min=0).sqrt()[:, None] * W
+    eigenvalues, vectors = torch.linalg.eigh(_checks.symmetrised("metric", metric))
+    _checks.semidefinite_spectrum("metric", float(eigenvalues[0]), float(eigenvalues[-1]))
+    positive = eigenvalues > 0
+    root: torch.Tensor = vectors[:, positive].mul_(eigenvalues[positive].sqrt()).mT  # (r', r)
+    return root @ W
+
+
+def _centre_(H: torch.Tensor, mean: torch.Tensor | None, scale: float) -> torch.Tensor:
+    """Centre a scaled Hessian (d, d) in place if there is a mean (d,).
+
+    Returns:
+        (d,) bool: columns whose inputs never vary, or are always zero if there is no mean.
+
+    Raises:
+        ValueError: if the result is not positive semidefinite.
+    """
+    largest = _largest_eigenvalue_bound(H)
+    if mean is None:
+        _check_semidefinite("hessian", H, largest)
+        return H.diagonal() <= 0
+    never_varies = (H.diagonal() - 2 * mean.square() / scale).abs() <= 1e-12 * H.diagonal()
+    H.addr_(mean, mean, alpha=-2 / scale)
+    H[never_varies] = 0  # remove rounding errors
+    H[:, never_varies] = 0
+    _check_semidefinite("hessian - 2 mean mean.T", H, largest)
+    return never_varies
+
+
+def _largest_eigenvalue_bound(matrix: torch.Tensor) -> float:
+    """Return a lower bound of the largest eigenvalue of a semidefinite matrix.
+
+    The bound is the largest diagonal value or ‖M‖² / tr M, whichever is larger.
+    """
+    diagonal = matrix.diagonal()
+    trace = float(diagonal.sum())
+    return max(
+        float(diagonal.max()), float(torch.linalg.matrix_norm(matrix)) ** 2 / trace if trace > 0 else 0.0
+    )
+
+
+def _check_semidefinite(name: str, matrix: torch.Tensor, largest: float) -> None:
+    """Raise ValueError if a symmetric matrix has an eigenvalue too far below zero.
+
+    The limit is −1e-6 times `largest` or the largest eigenvalue, whichever is larger. If the matrix is
+    positive definite after adding 1e-6 times `largest` to its diagonal, no eigenvalue has to be computed.
+    """
+    if largest > 0:
+        shifted = matrix.clone()
+        shifted.diagonal().add_(_checks.DEFINITENESS * largest)
+        if cholesky_(shifted):
+            return
+    eigenvalues = torch.linalg.eigvalsh(matrix)
+    _checks.semidefinite_spectrum(name, float(eigenvalues[0]), max(largest, float(eigenvalues[-1])))
