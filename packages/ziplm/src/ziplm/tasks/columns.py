@@ -20,12 +20,12 @@ LABEL_NAMES = ("label", "labels", "class", "target", "category")
 
 
 def require_columns(table: Table, names: Iterable[str], option: str) -> None:
-    """Raise a UsageError unless the table has all these columns; `option` names others, for the hint."""
+    """Raise a UsageError unless the table has all these columns; its hint is to give `option`."""
     for name in names:
         if name not in table.columns:
             raise UsageError(
                 f"{table.where} has no column {name!r}, only {', '.join(table.columns)}",
-                f"name the right one with {option}",
+                f"give {option}",
             )
 
 
@@ -49,7 +49,7 @@ def text_columns(
             f"{len(wanted)} text columns are given ({', '.join(wanted)})", "give one, or two for pairs"
         )
     if wanted:
-        require_columns(table, wanted, "--text-column")
+        require_columns(table, wanted, "the right name with --text-column")
         return tuple(wanted)
     for names in usual:
         if all(name in table.columns for name in names):
@@ -67,7 +67,7 @@ def label_column(table: Table, wanted: str | None, usual: Sequence[str]) -> str:
         UsageError: the table has no such column.
     """
     if wanted:
-        require_columns(table, [wanted], "--label-column")
+        require_columns(table, [wanted], "the right name with --label-column")
         return wanted
     for name in usual:
         if name in table.columns:
