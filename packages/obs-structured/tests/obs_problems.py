@@ -1,4 +1,4 @@
-"""Pruning problems to test on, and oracles: the paper's Algorithm 1 and the closed forms, written plainly."""
+"""Random pruning problems, and simple reference implementations of Algorithm 1 and of the closed forms."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 @dataclass
 class Problem:
-    """A layer and its calibration data, float64."""
+    """Layer with calibration data, all float64."""
 
     weight: torch.Tensor  # (r, d)
     inputs: torch.Tensor  # (n, d)
@@ -25,7 +25,7 @@ class Problem:
 
     @property
     def effective_inputs(self) -> torch.Tensor:
-        """Inputs that the bias does not take care of, (n, d)."""
+        """Inputs (n, d), without the mean if the bias absorbs it."""
         return self.inputs - self.inputs.mean(0) if self.centred else self.inputs
 
     @property
@@ -33,15 +33,15 @@ class Problem:
         return 2 * self.effective_inputs.T @ self.effective_inputs / len(self.inputs)
 
     def damped_hessian(self, damping: float) -> torch.Tensor:
-        """What the solver factorises: damping is relative to the mean diagonal, dead groups aside."""
+        """Return the matrix that `prune` factorises, damped relative to the mean diagonal of live groups."""
         hessian = self.effective_hessian
         diagonal = hessian.diagonal().view(-1, self.group_size)
-        dead = (diagonal <= 1e-12 * self.hessian.diagonal().view(-1, self.group_size)).all(1)
-        level = damping * diagonal[~dead].mean() if not dead.all() else torch.zeros(())
-        return hessian + level * torch.eye(len(hessian), dtype=torch.float64)
+        free = (diagonal <= 1e-12 * self.hessian.diagonal().view(-1, self.group_size)).all(1)
+        absolute = damping * diagonal[~free].mean() if not free.all() else torch.zeros(())
+        return hessian + absolute * torch.eye(len(hessian), dtype=torch.float64)
 
     def error(self, dense_pruned: torch.Tensor) -> torch.Tensor:
-        """‖Ŵ X − W X‖² / ‖W X‖² for Ŵ (r, d), computed from the data."""
+        """Return ‖Ŵ X − W X‖² / ‖W X‖² for Ŵ (r, d), computed from the inputs."""
         lost = (dense_pruned - self.weight) @ self.effective_inputs.T
         return lost.square().sum() / (self.weight @ self.inputs.T).square().sum()
 
@@ -55,9 +55,11 @@ def random_problem(
     centred: bool = False,
     flaw: str = "none",
 ) -> Problem:
-    """Correlated inputs with a mean; `flaw` adds dead, constant or duplicate groups of columns.
+    """Make a problem with correlated inputs that have a mean.
 
-    Columns are of very different size, but for the flaw "even": then many removals cost almost the same.
+    The scales of the columns differ widely. The flaws "dead", "constant" and "duplicate" make some groups
+    always zero, constant, or equal to another group. With the flaw "even", all columns have the same scale
+    and a mean near zero, so that many removals cost almost the same.
     """
     generator = torch.Generator().manual_seed(seed)
     d = groups * group_size
@@ -78,13 +80,13 @@ def random_problem(
 
 
 def problems(**fixed: object) -> st.SearchStrategy[Problem]:
-    """Problems of many shapes, ranks, group sizes and flaws."""
+    """Return a strategy for problems of many shapes, ranks, group sizes and flaws."""
     choices: dict[str, st.SearchStrategy[object]] = {
         "seed": st.integers(0, 2**32 - 1),
         "rows": st.integers(1, 12),
         "groups": st.integers(1, 14),
         "group_size": st.sampled_from([1, 1, 2, 3, 5]),
-        "samples": st.integers(2, 80),  # often fewer than columns: a Hessian of low rank
+        "samples": st.integers(2, 80),  # often fewer than columns, so the Hessian is singular
         "centred": st.booleans(),
         "flaw": st.sampled_from(["none", "even", "dead", "constant", "duplicate"]),
     }
@@ -92,35 +94,39 @@ def problems(**fixed: object) -> st.SearchStrategy[Problem]:
 
 
 def algorithm_1(weight: torch.Tensor, damped_hessian: torch.Tensor, g: int) -> tuple[list[int], float]:
-    """The paper's Algorithm 1 as written: (order of removal, smallest relative gap to the runner-up)."""
+    """Run Algorithm 1 as the paper states it.
+
+    Returns:
+        The order of removal, and the smallest relative gap between the least and the second least cost.
+    """
     W, A = weight.clone(), torch.linalg.inv(damped_hessian)
-    left, order, gap = list(range(weight.shape[1] // g)), [], float("inf")
-    while left:
-        score = {}
-        for s in left:
+    remaining, order, gap = list(range(weight.shape[1] // g)), [], float("inf")
+    while remaining:
+        cost = {}
+        for s in remaining:
             S = slice(s * g, (s + 1) * g)
-            score[s] = torch.trace(W[:, S] @ torch.linalg.inv(A[S, S]) @ W[:, S].T).item()
-        best, *others = sorted(left, key=score.__getitem__)
+            cost[s] = torch.trace(W[:, S] @ torch.linalg.inv(A[S, S]) @ W[:, S].T).item()
+        best, *others = sorted(remaining, key=cost.__getitem__)
         if others:
-            gap = min(gap, (score[others[0]] - score[best]) / score[others[0]])
+            gap = min(gap, (cost[others[0]] - cost[best]) / cost[others[0]])
         S = slice(best * g, (best + 1) * g)
         correction = torch.linalg.inv(A[S, S]) @ A[S]
         W = W - W[:, S] @ correction
         A = A - A[:, S] @ correction
-        left.remove(best)
+        remaining.remove(best)
         order.append(best)
     return order, gap
 
 
 def optimal_weight(weight: torch.Tensor, damped_hessian: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-    """Least-squares weights on the kept columns, W H[:, S] H[S, S]⁻¹, (r, kept)."""
+    """Return the least-squares weights W H[:, S] H[S, S]⁻¹ on the kept columns S, (r, kept)."""
     if not len(kept):
         return weight[:, kept]
     return torch.linalg.solve(damped_hessian[kept][:, kept], (weight @ damped_hessian[:, kept]).T).T
 
 
 def spread(compact: torch.Tensor, columns: torch.Tensor, width: int) -> torch.Tensor:
-    """A compact weight (r, kept) put back among zeros, (r, width)."""
+    """Return a matrix (r, width) with a compact weight (r, kept) at `columns`, and zeros elsewhere."""
     full = compact.new_zeros(len(compact), width)
     full[:, columns] = compact
     return full

@@ -1,11 +1,11 @@
-"""What runs in worker processes; they import this module by its name."""
+"""Functions run by worker processes, which import this module by name."""
 
 import torch
 from obs_structured import Moments
 
 
 def reduce_on_worker(rank: int, folder: str, inputs: torch.Tensor) -> None:
-    """Gather one of two parts of the inputs, add up over both workers, and leave the result in a file."""
+    """Gather moments of this worker's part of the inputs, all-reduce them, and save the result."""
     torch.distributed.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=2)
     moments = Moments(inputs.shape[1])
     part = slice(0, 11) if rank == 0 else slice(11, 30)

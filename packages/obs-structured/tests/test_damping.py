@@ -1,4 +1,4 @@
-"""How much is added to the diagonal, and which Hessians are refused."""
+"""Damping of the Hessian, and Hessians that are refused."""
 
 import logging
 
@@ -8,13 +8,13 @@ from obs_problems import optimal_weight, random_problem
 from obs_structured import prune
 
 
-def test_default_damping_depends_on_the_number_of_samples() -> None:
+def test_default_damping_depends_on_count() -> None:
     problem = random_problem(1)
     dampings = [prune(problem.weight, problem.hessian, count=count).damping for count in (None, 24, 23)]
     assert dampings == [0.01, 0.01, 0.1]
 
 
-def test_damping_is_relative_to_the_matrix_that_is_factorised() -> None:
+def test_damping_is_relative_to_the_centred_hessian() -> None:
     problem = random_problem(2, centred=True)
     trace = prune(problem.weight, problem.hessian, mean=problem.mean, damping=0.05)
     expected = optimal_weight(problem.weight, problem.damped_hessian(0.05), trace.columns(6))
@@ -31,7 +31,7 @@ def test_damping_is_raised_with_a_warning(caplog: pytest.LogCaptureFixture) -> N
     assert trace.weight(3).isfinite().all()
 
 
-def test_no_warning_where_damping_suffices(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_warning_if_the_damping_suffices(caplog: pytest.LogCaptureFixture) -> None:
     problem = random_problem(3, groups=12, samples=4)
     assert prune(problem.weight, problem.hessian, damping=1e-4).damping == 1e-4
     regular = random_problem(3, groups=12, samples=400)
@@ -39,8 +39,8 @@ def test_no_warning_where_damping_suffices(caplog: pytest.LogCaptureFixture) -> 
     assert not caplog.records
 
 
-def shifted_spectrum(smallest: float) -> torch.Tensor:
-    """A Hessian (40, 40) with largest eigenvalue 1 and the smallest as given."""
+def hessian_with_smallest_eigenvalue(smallest: float) -> torch.Tensor:
+    """Return a Hessian (40, 40) with eigenvalues from `smallest` to 1."""
     vectors, _ = torch.linalg.qr(
         torch.randn(40, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     )
@@ -50,17 +50,17 @@ def shifted_spectrum(smallest: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("smallest", [-1e-2, -1.5e-6, -1.01e-6])
-def test_an_indefinite_hessian_is_refused_however_large_the_damping(smallest: float) -> None:
+def test_an_indefinite_hessian_is_refused_even_with_large_damping(smallest: float) -> None:
     with pytest.raises(ValueError, match="hessian is not positive semidefinite: its smallest eigenvalue"):
-        prune(torch.ones(3, 40), shifted_spectrum(smallest), damping=1.0)
+        prune(torch.ones(3, 40), hessian_with_smallest_eigenvalue(smallest), damping=1.0)
 
 
 @pytest.mark.parametrize("smallest", [-0.9e-6, 0.0])
-def test_rounding_in_a_hessian_is_not_refused(smallest: float) -> None:
-    assert prune(torch.ones(3, 40), shifted_spectrum(smallest)).errors.isfinite().all()
+def test_eigenvalues_negative_by_rounding_are_accepted(smallest: float) -> None:
+    assert prune(torch.ones(3, 40), hessian_with_smallest_eigenvalue(smallest)).errors.isfinite().all()
 
 
-def test_a_mean_that_does_not_belong_to_the_hessian_is_refused() -> None:
+def test_a_mean_too_large_for_the_hessian_is_refused() -> None:
     problem = random_problem(4)
     with pytest.raises(ValueError, match=r"hessian - 2 mean mean.T is not positive semidefinite"):
         prune(problem.weight, problem.hessian, mean=10 * problem.inputs.mean(0))

@@ -1,19 +1,19 @@
-"""The blocked factorisation equals LAPACK's."""
+"""The blocked factorisation gives the same results as LAPACK."""
 
 import obs_structured._factor as factor
 import pytest
 import torch
 
 
-def definite(size: int) -> torch.Tensor:
+def positive_definite(size: int) -> torch.Tensor:
     root = torch.randn(size, size, generator=torch.Generator().manual_seed(size), dtype=torch.float64)
     return root @ root.T + 0.1 * torch.eye(size, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 31])
-def test_blocked_factor_and_inverse(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_factor_and_inverse_match_lapack(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(factor, "BLOCK", 8)
-    matrix = definite(size)
+    matrix = positive_definite(size)
     lower = matrix.clone()
     assert factor.cholesky_(lower)
     torch.testing.assert_close(lower.tril(), torch.linalg.cholesky(matrix), rtol=1e-10, atol=1e-12)
@@ -27,8 +27,8 @@ def test_blocked_factor_and_inverse(size: int, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("row", [0, 9, 30])
-def test_a_matrix_that_is_not_definite_has_no_factor(row: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_indefinite_matrix_has_no_inverse(row: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(factor, "BLOCK", 8)
-    matrix = definite(31)
+    matrix = positive_definite(31)
     matrix[row, row] = -1
     assert factor.inverse_(matrix) is None

@@ -1,4 +1,4 @@
-"""A trace survives its file; anything else is refused."""
+"""Traces can be saved and loaded; other files are refused."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from obs_structured import Trace, prune
 
 @pytest.mark.parametrize("update", [True, False])
 @pytest.mark.parametrize("centred", [True, False])
-def test_a_trace_survives_its_file(tmp_path: Path, update: bool, centred: bool) -> None:
+def test_a_loaded_trace_equals_the_saved_one(tmp_path: Path, update: bool, centred: bool) -> None:
     problem = random_problem(1, 6, 10, 2, centred=centred, flaw="dead")
     trace = prune(problem.weight.float(), problem.hessian, 2, mean=problem.mean, update=update)
     trace.save(tmp_path / "layer.safetensors")
@@ -28,7 +28,7 @@ def test_a_trace_survives_its_file(tmp_path: Path, update: bool, centred: bool) 
     assert [path.name for path in tmp_path.iterdir()] == ["layer.safetensors"]
 
 
-def test_a_large_trace_stays_below_80_megabytes(tmp_path: Path) -> None:
+def test_the_file_of_a_large_trace_is_below_80_megabytes(tmp_path: Path) -> None:
     rows, d = 768, 3072
     trace = Trace(
         torch.arange(d),
@@ -48,7 +48,7 @@ def test_a_large_trace_stays_below_80_megabytes(tmp_path: Path) -> None:
     assert (tmp_path / "layer.safetensors").stat().st_size < 80e6
 
 
-def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = random_problem(2)
     trace = prune(problem.weight, problem.hessian)
     trace.save(tmp_path / "layer.safetensors")
@@ -67,7 +67,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_files_that_are_no_traces_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_not_traces_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "other"
     path.write_text("{}")
     with pytest.raises(ValueError, match="other is not a trace"):
@@ -93,7 +93,7 @@ def test_damaged_traces_are_refused(tmp_path: Path) -> None:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     scalars = json.loads(metadata["scalars"])
     order = tensors["order"]
-    for damaged, told in (
+    for damaged_tensors, damaged_scalars in (
         ({**tensors, "triangle": tensors["triangle"][:5]}, scalars),
         ({**tensors, "triangle": tensors["triangle"].repeat(2)}, scalars),
         ({**tensors, "order": order[1:].clone()}, scalars),
@@ -103,14 +103,16 @@ def test_damaged_traces_are_refused(tmp_path: Path) -> None:
         (tensors, {**scalars, "group_size": 5}),
         (tensors, {"group_size": 1}),
     ):
-        safetensors.torch.save_file(damaged, path, {**metadata, "scalars": json.dumps(told)})
+        safetensors.torch.save_file(
+            damaged_tensors, path, {**metadata, "scalars": json.dumps(damaged_scalars)}
+        )
         with pytest.raises(ValueError, match="is a damaged trace"):
             Trace.load(path)
     with pytest.raises(ValueError, match="is a folder, not a trace"):
         Trace.load(tmp_path)
 
 
-def test_others_may_read_a_trace(tmp_path: Path) -> None:
+def test_a_trace_file_has_the_default_permissions(tmp_path: Path) -> None:
     problem = random_problem(4)
     prune(problem.weight, problem.hessian).save(tmp_path / "layer.safetensors")
     (tmp_path / "plain").write_text("")

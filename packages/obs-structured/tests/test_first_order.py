@@ -1,4 +1,4 @@
-"""First-order changes of a loss: what all levels do to outputs, seen along given gradients."""
+"""First-order changes of a loss equal their definition at every level."""
 
 import pytest
 import torch
@@ -15,15 +15,15 @@ def normal(seed: int, *shape: int) -> torch.Tensor:
 def by_definition(
     problem: Problem, trace: Trace, inputs: torch.Tensor, gradients: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Σ_n g·ΔW_k (x − μ) from the weights of each level, and the size of its terms; (…, groups + 1)."""
+    """Return Σ_n g·ΔW_k (x − μ) for each level, and a bound of its terms, both (..., groups + 1)."""
     mean = torch.zeros(inputs.shape[-1], dtype=torch.float64) if problem.mean is None else problem.mean
-    changes, sizes = [], []
+    changes, bounds = [], []
     for k in range(trace.groups + 1):
         lost = spread(trace.weight(k), trace.columns(k), problem.weight.shape[1]) - problem.weight
-        terms = gradients * ((inputs - mean) @ lost.T)  # (…, n, r)
+        terms = gradients * ((inputs - mean) @ lost.T)  # (..., n, r)
         changes.append(terms.sum((-2, -1)))
-        sizes.append(gradients.abs().sum(-1).mul((inputs - mean).abs() @ lost.abs().sum(0)).sum(-1))
-    return torch.stack(changes, dim=-1), torch.stack(sizes, dim=-1)
+        bounds.append(gradients.abs().sum(-1).mul((inputs - mean).abs() @ lost.abs().sum(0)).sum(-1))
+    return torch.stack(changes, dim=-1), torch.stack(bounds, dim=-1)
 
 
 @settings(max_examples=50)
@@ -34,7 +34,7 @@ def by_definition(
     shape=st.sampled_from([(1,), (5,), (3, 4), (2, 3, 2)]),
     damping=st.sampled_from([None, 0.01, 1e-4]),
 )
-def test_equals_the_change_of_the_outputs(
+def test_equals_gradients_times_the_change_of_the_outputs(
     problem: Problem, update: bool, seed: int, shape: tuple[int, ...], damping: float | None
 ) -> None:
     rows, columns = problem.weight.shape
@@ -48,17 +48,17 @@ def test_equals_the_change_of_the_outputs(
     )
     inputs, gradients = normal(seed, *shape, columns), normal(seed + 1, *shape, rows)
     found = trace.first_order(inputs, gradients)
-    expected, size = by_definition(problem, trace, inputs, gradients)
+    expected, bound = by_definition(problem, trace, inputs, gradients)
     assert found.shape == (*shape[:-1], trace.groups + 1)
     assert not found[..., 0].any()
-    # In float32: what cancels within a level is at most of the size of all levels together.
-    allowed = 1e-4 * float(size.max()) + 1e-12
+    # Rounding errors of float32 are relative to the terms that cancel, not to their sum.
+    allowed = 1e-4 * float(bound.max()) + 1e-12
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=allowed)
 
 
 @pytest.mark.parametrize("centred", [False, True])
 def test_equals_autograd_through_the_pruned_matrix(centred: bool) -> None:
-    """The derivative of a loss along the step from the dense weights and bias to those of a level."""
+    """Compare with the derivative of a loss along the step from the dense layer to each level."""
     problem = random_problem(3, 6, 5, 2, centred=centred)
     trace = prune(problem.weight, problem.hessian, 2, mean=problem.mean)
     inputs = problem.inputs[:7]
@@ -77,7 +77,7 @@ def test_equals_autograd_through_the_pruned_matrix(centred: bool) -> None:
         torch.testing.assert_close(found[k].double(), slope, rtol=1e-4, atol=1e-4)
 
 
-def test_a_saved_trace_says_the_same(tmp_path: object) -> None:
+def test_a_loaded_trace_gives_the_same_result(tmp_path: object) -> None:
     problem = random_problem(4, 6, 8, centred=True)
     trace = prune(problem.weight, problem.hessian, mean=problem.mean)
     trace.save(f"{tmp_path}/trace")
@@ -87,7 +87,7 @@ def test_a_saved_trace_says_the_same(tmp_path: object) -> None:
     )
 
 
-def test_a_vector_without_gradient_adds_nothing() -> None:
+def test_inputs_with_zero_gradient_contribute_nothing() -> None:
     problem = random_problem(5, 6, 8, centred=True)
     trace = prune(problem.weight, problem.hessian, mean=problem.mean)
     inputs, gradients = normal(1, 5, 8), normal(2, 5, 6)

@@ -1,4 +1,4 @@
-"""Bad input is refused in one line that names the value and the rule."""
+"""Invalid arguments raise a one-line error with the value and the rule; all valid forms are accepted."""
 
 from collections.abc import Callable
 
@@ -19,25 +19,34 @@ def with_value(tensor: torch.Tensor, value: float) -> torch.Tensor:
 
 W, H = PROBLEM.weight, PROBLEM.hessian
 
-BAD = {
-    "nan weight": ({"weight": with_value(W, NAN)}, "weight has 1 of 24 values that are nan or inf"),
-    "inf weight": ({"weight": with_value(W, -INF)}, "weight has 1 of 24 values that are nan or inf"),
-    "nan hessian": ({"hessian": with_value(H, NAN)}, "hessian has 1 of 36 values that are nan or inf"),
-    "inf mean": ({"mean": with_value(H[0], INF)}, "mean has 1 of 6 values"),
-    "nan metric": ({"metric": with_value(torch.eye(4), NAN)}, "metric has 1 of 16 values"),
+INVALID = {
+    "nan weight": (
+        {"weight": with_value(W, NAN)},
+        "weight is nan or inf in 1 of 24 values; all must be finite",
+    ),
+    "inf weight": (
+        {"weight": with_value(W, -INF)},
+        "weight is nan or inf in 1 of 24 values; all must be finite",
+    ),
+    "nan hessian": (
+        {"hessian": with_value(H, NAN)},
+        "hessian is nan or inf in 1 of 36 values; all must be finite",
+    ),
+    "inf mean": ({"mean": with_value(H[0], INF)}, "mean is nan or inf in 1 of 6 values"),
+    "nan metric": ({"metric": with_value(torch.eye(4), NAN)}, "metric is nan or inf in 1 of 16 values"),
     "1-d weight": ({"weight": W[0]}, r"weight has shape \(6,\), but must have 2 dimensions"),
     "empty weight": ({"weight": W[:0]}, "none of them empty"),
-    "integer weight": ({"weight": W.long()}, "weight must be a real floating point tensor, not torch.int64"),
-    "list": ({"weight": [[1.0]]}, "weight must be a real floating point tensor, not list"),
+    "integer weight": ({"weight": W.long()}, "weight must be a real floating-point tensor, not torch.int64"),
+    "list": ({"weight": [[1.0]]}, "weight must be a real floating-point tensor, not list"),
     "hessian shape": ({"hessian": H[:5, :5]}, r"hessian has shape \(5, 5\), but must have \(6, 6\)"),
     "mean shape": ({"mean": H}, r"mean has shape \(6, 6\), but must have \(6,\)"),
     "metric shape": (
         {"metric": torch.eye(3)},
         r"metric has shape \(3, 3\), but must have \(4, 4\) or \(4,\)",
     ),
-    "metric list": ({"metric": [1.0] * 4}, "metric must be a real floating point tensor, not list"),
-    "integer metric": ({"metric": torch.ones(4).long()}, "metric must be a real floating point tensor"),
-    "no values": ({"weight": W.to("meta")}, "weight is on the meta device"),
+    "metric list": ({"metric": [1.0] * 4}, "metric must be a real floating-point tensor, not list"),
+    "integer metric": ({"metric": torch.ones(4).long()}, "metric must be a real floating-point tensor"),
+    "meta device": ({"weight": W.to("meta")}, "weight is on the meta device"),
     "metric rank": ({"metric": torch.ones(1, 4, 4)}, "metric has shape"),
     "asymmetric hessian": (
         {"hessian": with_value(H, 99.0)},
@@ -47,33 +56,36 @@ BAD = {
     "asymmetric metric": ({"metric": with_value(torch.eye(4), 1.0)}, "metric is not symmetric"),
     "indefinite metric": ({"metric": -torch.eye(4)}, "metric is not positive semidefinite"),
     "negative metric": ({"metric": with_value(torch.ones(4), -1.0)}, "metric is not positive semidefinite"),
-    "zero metric": ({"metric": torch.zeros(4)}, "metric is all zero"),
+    "zero metric": (
+        {"metric": torch.zeros(4)},
+        "metric is all zero; at least one of its 4 values must not be",
+    ),
     "zero weight": ({"weight": torch.zeros(4, 6)}, "weight is all zero"),
     "zero hessian": ({"hessian": torch.zeros(6, 6)}, "hessian is all zero"),
     "zero output": (
         {"weight": torch.eye(6)[:1], "hessian": torch.eye(6).index_fill(0, torch.tensor(0), 0)},
-        "weight @ inputs has size 0; there is no output",
+        r"the energy tr\(W H W.T\) of weight @ inputs is 0, but must be finite",
     ),
     "group size": ({"group_size": 4}, "group_size is 4, but must be a positive divisor of the 6 columns"),
-    "no group size": ({"group_size": 0}, "group_size is 0"),
+    "zero group size": ({"group_size": 0}, "group_size is 0"),
     "fractional group size": ({"group_size": 2.0}, "group_size is 2.0"),
-    "huge weight": ({"weight": 1e160 * W}, "weight @ inputs has size nan"),
+    "huge weight": ({"weight": 1e160 * W}, "weight @ inputs is nan"),
     "negative damping": ({"damping": -0.1}, "damping is -0.1, but must be"),
     "nan damping": ({"damping": NAN}, "damping is nan"),
-    "no samples": ({"count": 0}, "count is 0, but must be at least 1"),
+    "zero count": ({"count": 0}, "count is 0, but must be at least 1"),
     "method": ({"method": "OBS"}, "method is 'OBS', but must be one of 'obs', 'scores-once'"),
 }
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_named(case: str) -> None:
-    changes, message = BAD[case]
+@pytest.mark.parametrize("case", INVALID)
+def test_invalid_arguments_are_refused_with_the_reason(case: str) -> None:
+    changes, message = INVALID[case]
     with pytest.raises(ValueError, match=message) as caught:
         prune(**({"weight": W, "hessian": H} | changes))
     assert "\n" not in str(caught.value)
 
 
-def test_the_same_arguments_without_the_fault_are_accepted() -> None:
+def test_valid_arguments_are_accepted() -> None:
     trace = prune(W, H, mean=PROBLEM.inputs.mean(0), metric=torch.eye(4), group_size=2, damping=0.1, count=1)
     assert trace.groups == 3
 
@@ -82,11 +94,11 @@ def test_the_same_arguments_without_the_fault_are_accepted() -> None:
 @pytest.mark.parametrize("k", [-1, 7])
 def test_levels_out_of_range_are_refused(call: str, k: int) -> None:
     trace = prune(W, H)
-    with pytest.raises(ValueError, match=f"k = {k} groups to remove, but k must be from 0 to 6"):
+    with pytest.raises(ValueError, match=f"cannot remove {k} groups, only from 0 to 6"):
         getattr(trace, call)(k)
 
 
-def test_inputs_are_left_as_they_were() -> None:
+def test_arguments_are_not_modified() -> None:
     before = W.clone(), H.clone()
     mean = PROBLEM.inputs.mean(0)
     prune(W, H, mean=mean)
@@ -94,7 +106,7 @@ def test_inputs_are_left_as_they_were() -> None:
     assert torch.equal(H, before[1])
 
 
-def test_a_trace_prints_itself() -> None:
+def test_repr_summarises_the_trace() -> None:
     assert repr(prune(W, H, group_size=2)).startswith("Trace(4x6, 3 groups of 2, damping 0.01, error ")
 
 
@@ -103,11 +115,11 @@ def test_a_trace_prints_itself() -> None:
     [
         (torch.eye(3), r"metric has shape \(3, 3\), but must have \(4, 4\) or \(4,\)"),
         (torch.tensor(1.0), r"metric has shape \(\), but must have"),
-        ([1.0] * 4, "metric must be a real floating point tensor, not list"),
+        ([1.0] * 4, "metric must be a real floating-point tensor, not list"),
         (-torch.ones(4), "metric is not positive semidefinite"),
     ],
 )
-def test_bad_metrics_are_refused_for_errors(metric: torch.Tensor, message: str) -> None:
+def test_errors_under_refuses_invalid_metrics(metric: torch.Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         prune(W, H).errors_under(metric)
 
@@ -121,7 +133,7 @@ def strided(matrix: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("layout", [transposed, strided])
-def test_any_memory_layout_will_do(layout: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def test_memory_layout_does_not_matter(layout: Callable[[torch.Tensor], torch.Tensor]) -> None:
     metric = W @ W.T
     expected = prune(W, H, metric=metric)
     trace = prune(layout(W), layout(H), metric=layout(metric))
@@ -130,21 +142,25 @@ def test_any_memory_layout_will_do(layout: Callable[[torch.Tensor], torch.Tensor
     torch.testing.assert_close(prune(W[:, :1], H[:1, :1]).errors, torch.tensor([0.0, 1.0]).double())
 
 
-@pytest.mark.parametrize(("of_weight", "of_hessian"), [(1, 1e-40), (1, 1e40), (1e-100, 1), (1e100, 1e80)])
-def test_scale_does_not_matter(of_weight: float, of_hessian: float) -> None:
+@pytest.mark.parametrize(
+    ("weight_scale", "hessian_scale"), [(1, 1e-40), (1, 1e40), (1e-100, 1), (1e100, 1e80)]
+)
+def test_scale_does_not_matter(weight_scale: float, hessian_scale: float) -> None:
     expected = prune(W, H, mean=PROBLEM.inputs.mean(0))
-    mean = PROBLEM.inputs.mean(0) * of_hessian**0.5
-    trace = prune(of_weight * W, of_hessian * H, mean=mean)
+    mean = PROBLEM.inputs.mean(0) * hessian_scale**0.5
+    trace = prune(weight_scale * W, hessian_scale * H, mean=mean)
     assert torch.equal(trace.order, expected.order)
     assert trace.damping == expected.damping
     torch.testing.assert_close(trace.errors, expected.errors)
-    torch.testing.assert_close(trace.weight(3) / of_weight, expected.weight(3))
-    torch.testing.assert_close(trace.bias_shift(3) / of_weight / of_hessian**0.5, expected.bias_shift(3))
+    torch.testing.assert_close(trace.weight(3) / weight_scale, expected.weight(3))
+    torch.testing.assert_close(
+        trace.bias_shift(3) / weight_scale / hessian_scale**0.5, expected.bias_shift(3)
+    )
     ratio = trace.errors_under(torch.ones(4)) / expected.errors_under(torch.ones(4))
-    torch.testing.assert_close(ratio[1:] / of_weight**2 / of_hessian, torch.ones(6).double())
+    torch.testing.assert_close(ratio[1:] / weight_scale**2 / hessian_scale, torch.ones(6).double())
 
 
-def test_other_default_devices_do_not_matter() -> None:
+def test_default_device_does_not_matter() -> None:
     expected = prune(W, H, group_size=2)
     with torch.device("meta"):
         trace = prune(W, H, group_size=2)

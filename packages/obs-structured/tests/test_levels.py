@@ -1,4 +1,4 @@
-"""Weights and errors of every level equal their closed forms."""
+"""The weights and errors of every level equal their closed forms."""
 
 import obs_structured._factor as factor
 import obs_structured._solve as solve_module
@@ -57,13 +57,13 @@ def with_trace(problem: Problem) -> tuple[Problem, Trace]:
 
 @settings(max_examples=40)
 @given(problem=problems(flaw="none"), method=st.sampled_from(METHODS[1:]))
-def test_levels_of_baselines_are_optimal_for_their_order(problem: Problem, method: str) -> None:
+def test_levels_of_baselines_are_optimal_given_their_order(problem: Problem, method: str) -> None:
     assert_levels_are_optimal(problem, trace_of(problem, method=method))
 
 
 @pytest.mark.parametrize("damping", [1e-13, 1e-12, 1e-6])
-def test_errors_are_true_with_next_to_no_damping(damping: float) -> None:
-    problem = random_problem(2, 8, 60, samples=20)  # of rank 20
+def test_errors_are_accurate_with_hardly_any_damping(damping: float) -> None:
+    problem = random_problem(2, 8, 60, samples=20)  # a Hessian of rank 20
     trace = trace_of(problem, damping=damping)
     for k in range(trace.groups + 1):
         columns = trace.columns(k)
@@ -74,20 +74,20 @@ def test_errors_are_true_with_next_to_no_damping(damping: float) -> None:
         torch.testing.assert_close(trace.errors[k], best_error, rtol=1e-6, atol=1e-9)
 
 
-def test_an_inaccurate_factor_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_inaccurate_factor_is_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = random_problem(2, 8, 60, samples=20)
     accurate = trace_of(problem, damping=1e-13).errors
     monkeypatch.setattr(solve_module, "_is_accurate", lambda *arguments: True)
     assert (trace_of(problem, damping=1e-13).errors - accurate).abs().max() > 1e-6
 
 
-def test_a_level_without_update_is_not_optimal() -> None:
+def test_levels_without_update_are_not_optimal() -> None:
     problem = random_problem(3, 8, 20)
     with pytest.raises(AssertionError):
         assert_levels_are_optimal(problem, trace_of(problem, update=False))
 
 
-def test_damping_shows_in_the_weights() -> None:
+def test_damping_changes_the_weights() -> None:
     problem = random_problem(3, 8, 20)
     trace = trace_of(problem, damping=0.1)
     undamped = optimal_weight(problem.weight, problem.effective_hessian, trace.columns(10))
@@ -96,7 +96,7 @@ def test_damping_shows_in_the_weights() -> None:
 
 @settings(max_examples=60)
 @given(problem=problems(), method=st.sampled_from(METHODS))
-def test_without_update_the_weights_stay(problem: Problem, method: str) -> None:
+def test_without_update_the_weights_do_not_change(problem: Problem, method: str) -> None:
     trace = trace_of(problem, method=method, update=False)
     for k in range(trace.groups + 1):
         columns = trace.columns(k)
@@ -107,7 +107,9 @@ def test_without_update_the_weights_stay(problem: Problem, method: str) -> None:
 
 @settings(max_examples=60)
 @given(problem=problems(), update=st.booleans(), seed=st.integers(0, 2**31), diagonal=st.booleans())
-def test_errors_under_a_metric(problem: Problem, update: bool, seed: int, diagonal: bool) -> None:
+def test_errors_under_a_metric_equal_their_definition(
+    problem: Problem, update: bool, seed: int, diagonal: bool
+) -> None:
     rows = len(problem.weight)
     root = torch.randn(rows, rows, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     metric = (root.T @ root).diagonal().diag() if diagonal else root.T @ root
@@ -124,7 +126,7 @@ def test_errors_under_a_metric(problem: Problem, update: bool, seed: int, diagon
 
 @settings(max_examples=60)
 @given(problem=problems(centred=True), update=st.booleans())
-def test_bias_shift_keeps_the_mean_output(problem: Problem, update: bool) -> None:
+def test_bias_shift_preserves_the_mean_output(problem: Problem, update: bool) -> None:
     trace = trace_of(problem, update=update)
     expected = problem.weight @ problem.mean
     for k in range(trace.groups + 1):
@@ -132,7 +134,7 @@ def test_bias_shift_keeps_the_mean_output(problem: Problem, update: bool) -> Non
         torch.testing.assert_close(output, expected, rtol=1e-8, atol=1e-9)
 
 
-def test_without_a_mean_there_is_no_bias_shift_and_the_mean_output_moves() -> None:
+def test_without_a_mean_the_bias_shift_is_zero_and_the_mean_output_changes() -> None:
     problem = random_problem(4, 8, 12)
     trace = trace_of(problem)
     assert not trace.bias_shift(6).any()
@@ -144,7 +146,7 @@ def test_without_a_mean_there_is_no_bias_shift_and_the_mean_output_moves() -> No
 
 @settings(max_examples=30)
 @given(problem=problems(centred=True, samples=80))
-def test_for_the_same_columns_centring_is_never_worse(problem: Problem) -> None:
+def test_centring_never_increases_the_error_for_the_same_columns(problem: Problem) -> None:
     plain = Problem(problem.weight, problem.inputs, problem.group_size, centred=False)
     columns = trace_of(problem).columns(trace_of(problem).groups // 2)
     errors = []
@@ -155,7 +157,7 @@ def test_for_the_same_columns_centring_is_never_worse(problem: Problem) -> None:
     assert errors[0] <= errors[1] * (1 + 1e-6) + 1e-9
 
 
-def test_the_error_of_nothing_left_is_one_but_for_the_mean() -> None:
+def test_removing_all_groups_loses_everything_except_the_mean_output() -> None:
     plain, centred = (random_problem(5, 8, 30, centred=centred) for centred in (False, True))
     torch.testing.assert_close(trace_of(plain).errors[-1].item(), 1.0)
     share = centred.effective_inputs @ centred.weight.T
@@ -164,7 +166,7 @@ def test_the_error_of_nothing_left_is_one_but_for_the_mean() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_results_come_in_the_dtype_of_the_weight(dtype: torch.dtype) -> None:
+def test_results_have_the_dtype_of_the_weight(dtype: torch.dtype) -> None:
     problem = random_problem(6, 8, 12, 2, centred=True)
     weight = problem.weight.to(dtype).requires_grad_()
     trace = prune(weight, problem.hessian.float(), 2, mean=problem.mean.float())
@@ -176,7 +178,7 @@ def test_results_come_in_the_dtype_of_the_weight(dtype: torch.dtype) -> None:
     torch.testing.assert_close(trace.weight(5).double(), exact.weight(5), rtol=tolerance, atol=10 * tolerance)
 
 
-def test_obs_is_ahead_of_its_baselines() -> None:
+def test_obs_has_smaller_errors_than_the_baselines() -> None:
     problem = random_problem(7, 16, 60, samples=200)
     for method in METHODS[1:]:
         for update in (True, False):
@@ -184,7 +186,7 @@ def test_obs_is_ahead_of_its_baselines() -> None:
 
 
 @pytest.mark.parametrize("group_size", [1, 4])
-def test_baselines_order_by_their_score(group_size: int) -> None:
+def test_baselines_remove_groups_by_increasing_score(group_size: int) -> None:
     problem = random_problem(8, 8, 10, group_size)
     importance = problem.weight.square().sum(0)
     by_magnitude = importance.view(-1, group_size).sum(1).argsort()

@@ -1,4 +1,4 @@
-"""Streamed moments equal those of all data at once."""
+"""Moments gathered in batches equal the moments of all inputs at once."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from obs_workers import reduce_on_worker
 
 
 def direct(inputs: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(hessian, mean) by loops over vectors."""
+    """Return the hessian and the mean, computed input by input."""
     hessian, mean = torch.zeros(inputs.shape[1], inputs.shape[1], dtype=torch.float64), 0.0
     for x, w in zip(inputs.double(), weights.double(), strict=True):
         hessian += 2 * w * torch.outer(x, x) / weights.double().sum()
@@ -26,11 +26,11 @@ def direct(inputs: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, t
     dtype=st.sampled_from([torch.float64, torch.float32, torch.float16, torch.bfloat16]),
     weighted=st.booleans(),
 )
-def test_moments_in_batches_equal_moments_of_everything(
+def test_moments_in_batches_equal_moments_of_all_inputs(
     seed: int, batches: list[int], d: int, dtype: torch.dtype, weighted: bool
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
-    batches = [*batches, 3]  # at least some vectors
+    batches = [*batches, 3]  # at least one batch that is not empty
     inputs = [torch.randn(n, 2, d, generator=generator, dtype=torch.float64).to(dtype) for n in batches]
     weights = [
         torch.rand(n, 2, generator=generator).mul(3).floor() if weighted else torch.ones(n, 2)
@@ -50,7 +50,7 @@ def test_moments_in_batches_equal_moments_of_everything(
     assert torch.equal(moments.hessian, moments.hessian.T)
 
 
-def test_weights_matter() -> None:
+def test_weights_change_the_moments() -> None:
     inputs = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
     plain, weighted = Moments(4), Moments(4)
     plain.update(inputs)
@@ -58,14 +58,14 @@ def test_weights_matter() -> None:
     assert (plain.hessian - weighted.hessian).abs().max() > 1e-3
 
 
-def test_batches_are_left_as_they_were() -> None:
+def test_batches_are_not_modified() -> None:
     inputs = torch.randn(20, 4, dtype=torch.float64)
     before = inputs.clone()
     Moments(4).update(inputs, torch.linspace(0, 2, 20))
     assert torch.equal(inputs, before)
 
 
-def test_padding_is_not_looked_at() -> None:
+def test_inputs_of_weight_zero_are_ignored() -> None:
     inputs = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0))
     mask = torch.ones(3, 5)
     mask[:, 3:] = 0
@@ -77,8 +77,8 @@ def test_padding_is_not_looked_at() -> None:
     assert moments.count == expected.count == 9
 
 
-def test_many_vectors_lose_no_precision() -> None:
-    # 40,000 float32 vectors with a large mean: summed in float32 throughout, this would be off by about 1e-3.
+def test_many_inputs_lose_no_precision() -> None:
+    # 40,000 float32 inputs with a large mean: sums in float32 alone would have an error of about 1e-3.
     inputs = 100 + torch.rand(40_000, 3, generator=torch.Generator().manual_seed(0))
     moments = Moments(3)
     moments.update(inputs)
@@ -87,10 +87,10 @@ def test_many_vectors_lose_no_precision() -> None:
     torch.testing.assert_close(moments.mean, exact.mean(0), rtol=1e-7, atol=0)
 
 
-def test_a_large_mean_does_not_drown_the_spread() -> None:
+def test_a_large_mean_does_not_hide_the_spread() -> None:
     generator = torch.Generator().manual_seed(0)
     inputs = 1e-3 * torch.randn(3000, 8, generator=generator) + 1000 * torch.rand(8, generator=generator)
-    inputs[:, 3] = 100.1  # constant, and not a number of binary digits
+    inputs[:, 3] = 100.1  # constant, with a value that binary floats round
     moments = Moments(8)
     for batch in inputs.split(700):
         moments.update(batch)
@@ -102,7 +102,7 @@ def test_a_large_mean_does_not_drown_the_spread() -> None:
     assert trace.order[0] == 3
 
 
-def test_products_are_not_taken_in_half_precision_under_autocast() -> None:
+def test_autocast_does_not_lower_the_precision() -> None:
     inputs = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
     expected, moments = Moments(8), Moments(8)
     expected.update(inputs)
@@ -111,7 +111,7 @@ def test_products_are_not_taken_in_half_precision_under_autocast() -> None:
     assert torch.equal(moments.hessian, expected.hessian)
 
 
-def test_moments_made_in_inference_mode_can_be_used_outside() -> None:
+def test_moments_created_in_inference_mode_can_be_updated_outside() -> None:
     with torch.inference_mode():
         moments = Moments(2)
         moments.update(torch.eye(2))
@@ -119,17 +119,17 @@ def test_moments_made_in_inference_mode_can_be_used_outside() -> None:
     assert moments.count == 4
 
 
-def test_precision_set_for_single_backends_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    def mixed() -> str:
+def test_matmul_precision_set_for_single_backends_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> str:
         raise RuntimeError("PyTorch is checking the matmul precision without a specific backend name")
 
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", mixed)
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", fail)
     moments = Moments(2)
     moments.update(torch.eye(2))
     assert moments.count == 2
 
 
-def test_reduced_matmul_precision_does_not_reach_the_products() -> None:
+def test_reduced_matmul_precision_does_not_affect_the_moments() -> None:
     inputs = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
     expected, moments = Moments(8), Moments(8)
     expected.update(inputs.double())
@@ -141,7 +141,7 @@ def test_reduced_matmul_precision_does_not_reach_the_products() -> None:
     torch.testing.assert_close(moments.hessian, expected.hessian, rtol=1e-12, atol=1e-12)
 
 
-def test_merging_is_seeing_both() -> None:
+def test_merged_moments_equal_moments_of_all_inputs() -> None:
     inputs = torch.randn(30, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     whole, first, second = Moments(4), Moments(4), Moments(4)
     weights = torch.linspace(0.5, 3, 30)
@@ -152,11 +152,11 @@ def test_merging_is_seeing_both() -> None:
     torch.testing.assert_close(first.hessian, whole.hessian)
     torch.testing.assert_close(first.mean, whole.mean)
     assert first.count == whole.count == 30
-    with pytest.raises(ValueError, match="cannot merge moments of 3 features into 4"):
+    with pytest.raises(ValueError, match="cannot merge moments of 3 features into moments of 4"):
         first.merge(Moments(3))
 
 
-def test_two_workers_agree_with_one(tmp_path: object) -> None:
+def test_all_reduce_over_two_workers_equals_one_worker(tmp_path: object) -> None:
     inputs = torch.randn(30, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     whole = Moments(5)
     whole.update(inputs, torch.linspace(0.5, 3, 30))
@@ -181,23 +181,23 @@ def test_all_reduce_without_workers_changes_nothing() -> None:
         (
             torch.ones(3, 5),
             None,
-            r"torch.float32 of shape \(3, 5\), but must be floating point of shape \(..., 4\)",
+            r"must be a floating-point tensor of shape \(..., 4\), not torch.float32 of shape \(3, 5\)",
         ),
         (torch.ones(3, 4).long(), None, "torch.int64"),
         (torch.ones(3, 4), torch.ones(4), r"weights have shape \(4,\), but must have \(3,\)"),
-        (torch.ones(3, 4), -torch.ones(3), "weights hold -1, but must be finite and not negative"),
-        (torch.ones(3, 4), torch.full((3,), float("nan")), "weights hold nan"),
-        (torch.eye(4)[:3], torch.full((3,), 1e80, dtype=torch.float64), "their squares times the weights"),
-        ([[1.0] * 4], None, "inputs are list, but must be a tensor"),
+        (torch.ones(3, 4), -torch.ones(3), "weights contain -1, but must be finite and not negative"),
+        (torch.ones(3, 4), torch.full((3,), float("nan")), "weights contain nan"),
+        (torch.eye(4)[:3], torch.full((3,), 1e80, dtype=torch.float64), "their weighted squares"),
+        ([[1.0] * 4], None, r"inputs must be a floating-point tensor of shape \(..., 4\), not list"),
         (torch.full((3, 4), float("inf")), None, "nan or inf in 4 of 4 features"),
         (
             1e30 * torch.eye(4)[:3],
             None,
-            "inputs, or their squares times the weights, are nan or inf in 3 of 4",
+            "inputs, or their weighted squares, are nan or inf in 3 of 4",
         ),
     ],
 )
-def test_bad_batches_are_refused_and_leave_no_mark(
+def test_invalid_batches_are_refused_and_change_nothing(
     inputs: torch.Tensor, weights: torch.Tensor | None, message: str
 ) -> None:
     moments = Moments(4)
@@ -208,8 +208,8 @@ def test_bad_batches_are_refused_and_leave_no_mark(
     assert torch.equal(moments.hessian, 0.5 * torch.eye(4, dtype=torch.float64))
 
 
-def test_empty_moments_have_no_hessian() -> None:
-    with pytest.raises(ValueError, match="no vectors were seen yet"):
+def test_moments_without_inputs_have_no_hessian() -> None:
+    with pytest.raises(ValueError, match="no inputs have been added yet"):
         Moments(4).hessian  # noqa: B018
     with pytest.raises(ValueError, match="in_features is 0"):
         Moments(0)

@@ -1,4 +1,4 @@
-"""The order of removal is that of Algorithm 1."""
+"""The order of removal is the one of Algorithm 1."""
 
 import obs_structured._blocked as blocked
 import pytest
@@ -18,12 +18,13 @@ def order_of(problem: Problem, **options: object) -> list[int]:
 
 @settings(max_examples=150)
 @given(problem=problems(flaw="none") | problems(flaw="even"), block=st.sampled_from([2, 6, 96]))
-def test_order_is_that_of_algorithm_1(problem: Problem, block: int) -> None:
+def test_order_equals_algorithm_1(problem: Problem, block: int) -> None:
     expected, gap = algorithm_1(problem.weight, problem.damped_hessian(0.01), problem.group_size)
-    assume(gap > 1e-6)  # the choice between equals is free
+    assume(gap > 1e-6)  # between groups of equal cost, any order is right
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocked, "BLOCK_COLUMNS", block)  # small blocks, so that there are many,
-        patch.setattr(blocked, "SURPLUS", 1.0)  # and often cut short for want of candidates
+        # Small blocks with few candidates: many blocks, which are often cut short.
+        patch.setattr(blocked, "BLOCK_COLUMNS", block)
+        patch.setattr(blocked, "SURPLUS", 1.0)
         patch.setattr(blocked, "SPARE_COLUMNS", 0)
         assert order_of(problem) == expected
 
@@ -31,7 +32,7 @@ def test_order_is_that_of_algorithm_1(problem: Problem, block: int) -> None:
 @pytest.mark.parametrize(("groups", "group_size"), [(230, 1), (80, 3), (60, 4), (12, 32)])
 @pytest.mark.parametrize("surplus", [1.0, 1.4])
 @pytest.mark.parametrize(("flaw", "centred"), [("none", True), ("even", False)])
-def test_order_over_many_blocks(
+def test_order_equals_algorithm_1_over_many_blocks(
     groups: int, group_size: int, surplus: float, flaw: str, centred: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocked, "SURPLUS", surplus)
@@ -50,7 +51,7 @@ def test_without_verification_the_order_is_wrong(monkeypatch: pytest.MonkeyPatch
     assert order_of(problem) != expected
 
 
-def test_order_of_groups_that_cost_almost_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_equals_algorithm_1_for_groups_of_almost_equal_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocked, "SURPLUS", 1.0)
     found = []
     for seed in (0, 2):
@@ -59,12 +60,12 @@ def test_order_of_groups_that_cost_almost_the_same(monkeypatch: pytest.MonkeyPat
         assert gap > 1e-7
         assert order_of(problem) == expected
         found.append((problem, expected))
-    # The control: half of v within a group left out, so that costs are a little off.
+    # Control: with part of v set to zero, the costs are slightly wrong, and so is the order.
     monkeypatch.setattr(blocked, "_upper_blocks", lambda matrix, g: matrix.triu())
     assert all(order_of(problem) != expected for problem, expected in found)
 
 
-def test_order_differs_from_scores_taken_once() -> None:
+def test_order_differs_from_scores_once() -> None:
     problem = random_problem(4, 16, 40, samples=60)
     expected, _ = algorithm_1(problem.weight, problem.damped_hessian(0.01), 1)
     assert order_of(problem, method="scores-once") != expected
@@ -72,7 +73,7 @@ def test_order_differs_from_scores_taken_once() -> None:
 
 @settings(max_examples=60)
 @given(problem=problems(flaw="none"), seed=st.integers(0, 2**31), diagonal=st.booleans())
-def test_order_under_a_metric_is_that_of_the_transformed_weight(
+def test_order_under_a_metric_equals_algorithm_1_on_the_transformed_weight(
     problem: Problem, seed: int, diagonal: bool
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -92,7 +93,9 @@ def test_a_metric_changes_the_order() -> None:
 
 @pytest.mark.parametrize(("flaw", "centred"), [("dead", False), ("dead", True), ("constant", True)])
 @pytest.mark.parametrize("group_size", [1, 3])
-def test_columns_that_never_vary_go_first_at_no_cost(flaw: str, centred: bool, group_size: int) -> None:
+def test_groups_that_never_vary_are_removed_first_at_no_cost(
+    flaw: str, centred: bool, group_size: int
+) -> None:
     problem = random_problem(6, 8, 12, group_size, centred=centred, flaw=flaw)
     trace = prune(problem.weight, problem.hessian, group_size, mean=problem.mean)
     assert trace.order[:4].tolist() == [1, 4, 7, 10]
@@ -100,14 +103,14 @@ def test_columns_that_never_vary_go_first_at_no_cost(flaw: str, centred: bool, g
     assert trace.errors[5] > 0
 
 
-def test_constant_columns_cost_something_without_a_mean() -> None:
+def test_without_a_mean_constant_columns_have_a_cost() -> None:
     problem = random_problem(6, 8, 12, flaw="constant")
     trace = prune(problem.weight, problem.hessian)
     assert trace.errors[4] > 0
 
 
 @pytest.mark.parametrize("method", ["obs", "scores-once", "activation", "magnitude"])
-def test_same_input_gives_the_same_trace(method: str) -> None:
+def test_results_are_reproducible(method: str) -> None:
     problem = random_problem(7, 16, 150, samples=100, flaw="duplicate")
     first, second = (prune(problem.weight, problem.hessian, method=method) for _ in range(2))
     assert torch.equal(first.order, second.order)
@@ -115,7 +118,7 @@ def test_same_input_gives_the_same_trace(method: str) -> None:
     assert torch.equal(first.weight(70), second.weight(70))
 
 
-def test_progress_rises_to_the_number_of_groups() -> None:
+def test_progress_increases_to_the_number_of_groups() -> None:
     problem = random_problem(8, 4, 250, flaw="dead")
     seen: list[tuple[int, int]] = []
     prune(problem.weight, problem.hessian, progress=lambda done, total: seen.append((done, total)))
@@ -127,17 +130,23 @@ def test_progress_rises_to_the_number_of_groups() -> None:
 
 @pytest.mark.parametrize("method", ["obs", "scores-once", "magnitude"])
 @pytest.mark.parametrize("update", [True, False])
-def test_progress_ends_with_all_groups_whatever_the_method(method: str, update: bool) -> None:
+def test_progress_ends_with_all_groups_for_every_method(method: str, update: bool) -> None:
     problem = random_problem(8, 4, 12)
     seen: list[tuple[int, int]] = []
-    prune(problem.weight, problem.hessian, method=method, update=update, progress=lambda *at: seen.append(at))
+    prune(
+        problem.weight,
+        problem.hessian,
+        method=method,
+        update=update,
+        progress=lambda *call: seen.append(call),
+    )
     assert seen[-1] == (12, 12)
     assert len(seen) == len(set(seen))
 
 
 @pytest.mark.parametrize("method", ["obs", "scores-once", "activation", "magnitude"])
 @pytest.mark.parametrize("samples", ["one", "equal"])
-def test_inputs_that_never_vary_are_left_to_the_bias(method: str, samples: str) -> None:
+def test_constant_inputs_are_absorbed_by_the_bias(method: str, samples: str) -> None:
     inputs = random_problem(9, 4, 12).inputs[:1].expand(1 if samples == "one" else 5, -1)
     weight = random_problem(9, 4, 12).weight
     hessian = 2 * inputs.T @ inputs / len(inputs)

@@ -96,6 +96,6 @@ def _check_output(arranged: _Arranged, W: torch.Tensor, mean: torch.Tensor | Non
         energy += 2 * float((W @ mean).square().sum()) / scale
     if not arranged.rounding < energy < torch.inf:
         raise ValueError(
-            f"the energy tr(W H W.T) of weight @ inputs is {energy * scale:.3g}, but must be finite and above "
-            "rounding errors"
+            f"the energy tr(W H W.T) of weight @ inputs is {energy * scale:.3g}, but must be finite and "
+            "above rounding errors"
         )
