@@ -1,4 +1,4 @@
-"""Problems, losses and oracles that the tests share."""
+"""Problems, losses and reference solutions shared by the tests."""
 
 import itertools
 import math
@@ -12,9 +12,11 @@ from spdy_search import Problem
 
 Row = list[float]
 
+METHODS = ["direct", "ziplm", "evolution", "prior", "uniform"]
+
 
 def latency_problem(modules: int, speedup: float, seed: int) -> Problem:
-    """Attention and FFN modules of a transformer in turn, sensitivities over two orders of magnitude."""
+    """Alternating attention and FFN modules of a transformer, with sensitivities from 0.01 to 1."""
     rng = np.random.default_rng(seed)
     heads = np.arange(12, -1, -1)
     widths = np.array([*(int(3072 * 0.9**i) for i in range(43)), 0])
@@ -25,13 +27,26 @@ def latency_problem(modules: int, speedup: float, seed: int) -> Problem:
         removed = 1 - sizes / sizes[0]
         bend, sensitivity = rng.uniform(1, 5), 10 ** rng.uniform(-2, 0)
         prior = 0.8 * sensitivity * np.expm1(bend * removed) / np.expm1(bend)
-        prior[-1] = sensitivity  # a whole module hurts more than the curve says
+        prior[-1] = sensitivity  # removing the whole module does more harm than the curve predicts
         priors.append(prior)
     return Problem(rows, priors, sum(row[0] for row in rows) / speedup)
 
 
+def two_budgets() -> Problem:
+    """A small problem with the budgets "seconds" and "bytes"."""
+    one = latency_problem(8, 2, seed=0)
+    rows = one.costs["cost"]
+    squares = [row**2 for row in rows]
+    budgets = {"seconds": one.budget, "bytes": 0.3 * sum(row[0] for row in squares)}
+    return Problem({"seconds": rows, "bytes": squares}, one.priors, budgets)
+
+
 def hidden_loss(problem: Problem, seed: int, kind: str) -> Callable[[NDArray[np.int64]], float]:
-    """A loss that differs from the prior: hidden sensitivities; by `kind` pairs, curves and saturation."""
+    """A loss with hidden sensitivities, which the priors do not know.
+
+    `kind` adds more differences, each including those before it: "weights" none, "pairs" interactions of
+    modules, "curved" other exponents of the priors, "saturating" a logarithm of the total.
+    """
     rng = np.random.default_rng([seed, 7])
     modules = problem.modules
     scale = max(float(row.max()) for row in problem.priors)
@@ -54,13 +69,13 @@ def hidden_loss(problem: Problem, seed: int, kind: str) -> Callable[[NDArray[np.
 
 
 def random_rows(rng: np.random.Generator) -> tuple[list[Row], list[Row], float]:
-    """Costs, priors and a budget that may be exactly reachable, out of reach, or more than enough."""
+    """Costs, priors and a budget, which may be met exactly, out of reach, or more than enough."""
     counts = rng.integers(1, 7, size=rng.integers(1, 8))
     kind = rng.integers(5)
 
     def values(count: int) -> NDArray[np.float64]:
         draws = {
-            0: lambda: rng.integers(0, 5, count) * 0.1,  # sums that differ in their last digits only
+            0: lambda: rng.integers(0, 5, count) * 0.1,  # sums that differ only in their last digits
             1: lambda: rng.uniform(0, 1, count),
             2: lambda: rng.integers(-3, 4, count) * 1.0,
             3: lambda: 10.0 ** rng.uniform(-9, 6, count),
@@ -91,7 +106,7 @@ VALUES = st.one_of(
 def small_problems(
     draw: st.DrawFn, kinds: int = 1
 ) -> tuple[list[list[Row]], list[Row], list[float], list[float]]:
-    """Costs by kind, priors, budgets and weights, small enough for `brute_force`."""
+    """Costs (one table per kind), priors, budgets and weights, small enough for `brute_force`."""
     counts = draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))
 
     def rows() -> list[Row]:
@@ -112,7 +127,7 @@ def small_problems(
 def brute_force(
     costs: Sequence[Sequence[Row]], priors: Sequence[Row], budgets: Sequence[float], weights: Sequence[float]
 ) -> float | None:
-    """The smallest weighted prior within all budgets by enumeration, or None."""
+    """Smallest weighted prior within all budgets, by enumeration; None if nothing is within them."""
     best = None
     for levels in itertools.product(*(range(len(row)) for row in priors)):
         if all(
@@ -125,7 +140,7 @@ def brute_force(
 
 
 def highs_optimum(problem: Problem, weights: NDArray[np.float64]) -> float:
-    """The optimum of a problem with one cost by HiGHS, scaled so that its tolerances are below 1e-9."""
+    """Optimum of a problem with one cost, by HiGHS, scaled so that its tolerances are below 1e-9."""
     (rows,), (budget,) = problem.costs.values(), problem.budgets.values()
     objective = np.concatenate([w * row for w, row in zip(weights, problem.priors, strict=True)])
     module = np.repeat(np.arange(problem.modules), problem.level_counts)

@@ -1,4 +1,4 @@
-"""The parts of the default method: what it learns from evaluations, and how it walks downhill."""
+"""The parts of the default method: the model of the loss and the descents."""
 
 import math
 
@@ -8,14 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 from spdy_problems import hidden_loss, latency_problem, small_problems
-from spdy_search import InfeasibleBudget, Problem, solve, solve_batch
+from spdy_search import InfeasibleBudget, Problem, _posterior, solve, solve_batch
 from spdy_search import _model as model
-from spdy_search._descend import Hillside
-from spdy_search._model import Harm, Settings, Terms, fit
+from spdy_search._descend import Neighbourhood
+from spdy_search._harm import SMALLEST, Harm, Terms
+from spdy_search._model import fit
+from spdy_search._posterior import Settings
 
 
 def evaluated(problem, loss, count, seed=0):
-    """Distinct assignments within budget and their losses, lowest first."""
+    """Distinct assignments within budget and their losses, lowest loss first."""
     weights = np.random.default_rng(seed).lognormal(size=(2 * count, problem.modules))
     levels = np.unique(solve_batch(problem, weights), axis=0)
     levels = levels[np.random.default_rng(seed).permutation(len(levels))[:count]]
@@ -24,24 +26,24 @@ def evaluated(problem, loss, count, seed=0):
     return levels[order], losses[order]
 
 
-def explicit(terms: Terms):
-    """One column for every θ, η and c, written out."""
-    prior, bent, root = terms
+def design_matrix(terms: Terms):
+    """The design matrix: one column for every θ, η and c."""
+    prior, log_term, root = terms
     first, second = np.triu_indices(prior.shape[1], 1)
-    return np.concatenate([prior, bent, root[:, first] * root[:, second]], axis=1)
+    return np.concatenate([prior, log_term, root[:, first] * root[:, second]], axis=1)
 
 
 @pytest.fixture
 def learned(monkeypatch):
-    """A posterior with all three kinds of unknowns, and the same by the textbook's formula for weights."""
-    monkeypatch.setattr(model, "SMALLEST", -1e9)  # the bound from below has no closed form
+    """A posterior with all three kinds of unknowns, and the textbook formula for its mean and deviation."""
+    monkeypatch.setattr(_posterior, "SMALLEST", -1e9)  # the textbook formula has no lower bound
     monkeypatch.setattr(model, "CHOICES", {})
     problem = latency_problem(6, 2, seed=5)
-    tables, settings = Terms.of(problem), Settings(spread=0.7, bend=0.4, pairs=0.2, mistrust=0.05)
+    tables, settings = Terms.of(problem), Settings(spread=0.7, curvature=0.4, interaction=0.2, misfit=0.05)
     levels, losses = evaluated(problem, hidden_loss(problem, 5, "curved"), 15)
     factors = np.random.default_rng(1).lognormal(0, 0.5, 6)
     posterior = fit(tables, levels, losses, settings, factors)
-    columns = explicit(tables.at(levels).times(factors))
+    columns = design_matrix(tables.at(levels).scaled_by(factors))
     pairs = columns.shape[1] - 12
     before = np.concatenate([1 - np.log(factors), np.zeros(6 + pairs)])
     variance = np.repeat(settings.variances, [6, 6, pairs])
@@ -50,13 +52,13 @@ def learned(monkeypatch):
     covariance = np.linalg.inv(np.diag(1 / variance) + x.T @ x)
     mean = before + covariance @ x.T @ (y - x @ before)
     candidates = evaluated(problem, lambda row: 0.0, 20, seed=9)[0]
-    change = explicit(tables.at(candidates).times(factors)) - columns[0]
+    change = design_matrix(tables.at(candidates).scaled_by(factors)) - columns[0]
     rise = change @ mean
     deviation = np.sqrt(np.einsum("ki,ij,kj->k", change, covariance, change))
     return posterior, candidates, rise, deviation
 
 
-def test_the_posterior_is_that_of_bayesian_linear_regression(learned):
+def test_the_posterior_equals_bayesian_linear_regression(learned):
     posterior, candidates, rise, deviation = learned
     expected = rise * norm.cdf(-rise / deviation) * -1 + deviation * norm.pdf(rise / deviation)
     improvement, ours = posterior.improvement(candidates)
@@ -77,17 +79,17 @@ def test_draws_have_the_mean_and_deviation_of_the_posterior(learned):
 
 
 def prediction_error(tables, levels, losses, seen, settings):
-    """Error of predictions for the assignments that were not seen, in units of how far these spread."""
+    """Error of the predicted losses of unseen assignments, relative to their standard deviation."""
     at = (
         fit(tables, levels[seen], losses[seen], settings, np.ones(len(tables.prior)))
         .mean()
         .total(tables, levels)
     )
-    slope, offset = np.polyfit(at[seen], losses[seen], 1)  # the model has a unit and a zero of its own
+    slope, offset = np.polyfit(at[seen], losses[seen], 1)  # the model predicts up to a factor and a constant
     return float(np.std(slope * at[~seen] + offset - losses[~seen]) / losses[~seen].std())
 
 
-def test_interactions_are_learned_from_fewer_evaluations_than_there_are_pairs(monkeypatch):
+def test_interactions_are_learned_from_fewer_evaluations_than_pairs(monkeypatch):
     problem = latency_problem(16, 2, seed=1)
     tables = Terms.of(problem)
 
@@ -99,11 +101,11 @@ def test_interactions_are_learned_from_fewer_evaluations_than_there_are_pairs(mo
 
     ours = np.mean([error(seed, Settings()) for seed in range(4)])
     assert ours < 0.1
-    monkeypatch.setitem(model.CHOICES, "pairs", (0.0,))
-    assert np.mean([error(seed, Settings(pairs=0.0)) for seed in range(4)]) > 1.5 * ours  # control
+    monkeypatch.setitem(model.CHOICES, "interaction", (0.0,))
+    assert np.mean([error(seed, Settings(interaction=0.0)) for seed in range(4)]) > 1.5 * ours  # control
 
 
-def test_evaluations_tell_good_priors_from_bad_ones():
+def test_the_likeliest_spread_tells_good_priors_from_bad_ones():
     problem = latency_problem(16, 2, seed=1)
     near = np.random.default_rng(0).normal(1, 0.1, 16)
     far = np.random.default_rng(0).lognormal(0, 1, 16)
@@ -114,7 +116,7 @@ def test_evaluations_tell_good_priors_from_bad_ones():
     assert spreads == [0.15, 1.0]
 
 
-def test_factors_come_to_what_the_modules_matter():
+def test_factors_converge_to_the_importance_of_the_modules():
     problem = latency_problem(16, 2, seed=1)
     truth = np.random.default_rng(0).lognormal(0, 0.7, 16)
     levels, losses = evaluated(problem, lambda row: problem.prior(row, truth), 60)
@@ -122,7 +124,9 @@ def test_factors_come_to_what_the_modules_matter():
     for _ in range(12):
         posterior = fit(Terms.of(problem), levels, losses, settings, factors)
         settings, factors = posterior.settings, posterior.next_factors()
-    moved = np.ptp(Terms.of(problem).at(levels).prior, axis=0) > 0.01  # others cannot be known
+    moved = (
+        np.ptp(Terms.of(problem).at(levels).prior, axis=0) > 0.01
+    )  # the others have no effect on the losses
     ratio = (factors / truth)[moved]
     assert moved.sum() > 8
     assert ratio.max() / ratio.min() < 1.2
@@ -130,14 +134,14 @@ def test_factors_come_to_what_the_modules_matter():
 
 
 @pytest.mark.parametrize("losses", [[0.0], [1.0, 1.0], [-2.0, -1.0], [0.0, 1e-320], [-1e308, 1e308]])
-def test_few_and_extreme_losses_are_no_trouble(losses):
+def test_few_or_extreme_losses_give_finite_harms(losses):
     problem = latency_problem(6, 2, seed=5)
     levels = evaluated(problem, lambda row: 0.0, len(losses))[0]
     posterior = fit(Terms.of(problem), levels, np.array(losses), Settings(), np.ones(6))
     for harm in (posterior.mean(), posterior.draw(np.random.default_rng(0))):
-        assert np.isfinite(harm.each).all()
-        assert np.isfinite(harm.pairs).all()
-        assert (harm.each >= model.SMALLEST * posterior.tables.prior - 1e-15).all()
+        assert np.isfinite(harm.alone).all()
+        assert np.isfinite(harm.interaction).all()
+        assert (harm.alone >= SMALLEST * posterior.tables.prior - 1e-15).all()
 
 
 def random_harm(tables: Terms, seed: int) -> Harm:
@@ -148,7 +152,7 @@ def random_harm(tables: Terms, seed: int) -> Harm:
 
 
 @given(small_problems(kinds=2), st.integers(0, 10))
-def test_a_walk_goes_down_within_budget_to_where_no_change_of_one_module_helps(parts, seed):
+def test_a_descent_stays_within_budget_and_ends_where_no_single_change_helps(parts, seed):
     costs, priors, budgets, _ = parts
     problem = Problem(dict(zip("ab", costs, strict=True)), priors, dict(zip("ab", budgets, strict=True)))
     try:
@@ -157,31 +161,31 @@ def test_a_walk_goes_down_within_budget_to_where_no_change_of_one_module_helps(p
         return
     tables = Terms.of(problem)
     harm = random_harm(tables, seed)
-    way = [start, *Hillside(problem, tables).descend(harm, start)]
-    assert all(problem.fits(levels) for levels in way)
-    totals = harm.total(tables, np.array(way))
+    path = [start, *Neighbourhood(problem, tables).descend(harm, start)]
+    assert all(problem.fits(levels) for levels in path)
+    totals = harm.total(tables, np.array(path))
     assert (np.diff(totals) < 0).all()
     for module, useful in enumerate(problem.useful):
         for level in useful:
-            changed = way[-1].copy()
+            changed = path[-1].copy()
             changed[module] = level
-            room = problem.table.cost[:, np.arange(problem.modules), changed].sum(axis=1)
-            if (room <= 1 - 1e-11).all():
+            spent = problem.table.cost[:, np.arange(problem.modules), changed].sum(axis=1)
+            if (spent <= 1 - 1e-11).all():
                 assert harm.total(tables, changed[None])[0] >= totals[-1] - 1e-9
 
 
-def test_walks_end_near_the_optimum_where_it_is_known():
+def test_descents_end_near_the_optimum_of_a_harm_without_interactions():
     problem = latency_problem(24, 2, seed=0)
     tables = Terms.of(problem)
-    nothing = np.zeros((24, 24))
-    hillside = Hillside(problem, tables)
+    no_interaction = np.zeros((24, 24))
+    neighbourhood = Neighbourhood(problem, tables)
     gaps, starts = [], []
     for seed in range(5):
         weights = np.random.default_rng(seed).lognormal(size=24)
-        harm = Harm(weights[:, None] * tables.prior, nothing)
-        end = hillside.descend(harm, solve(problem))[-1]
+        harm = Harm(weights[:, None] * tables.prior, no_interaction)
+        end = neighbourhood.descend(harm, solve(problem))[-1]
         optimum = problem.prior(solve(problem, weights), weights)
         gaps.append(problem.prior(end, weights) / optimum - 1)
         starts.append(problem.prior(solve(problem), weights) / optimum - 1)
     assert np.mean(gaps) < 0.02
-    assert np.mean(starts) > 0.2  # control: there was something to descend
+    assert np.mean(starts) > 0.2  # control: the starts are far from the optimum

@@ -1,9 +1,13 @@
+"""`Problem`: its checks, sums and useful levels."""
+
 import doctest
+import importlib.metadata
 import math
 import pickle
 
 import numpy as np
 import pytest
+import spdy_search
 from spdy_search import InfeasibleBudget, Problem, _problem, _solve, solve, solve_batch
 
 COSTS = [[3.0, 1.0], [5.0, 4.0, 1.0]]
@@ -34,14 +38,14 @@ PRIORS = [[0.0, 2.0], [0.0, 1.0, 6.0]]
         (np.ones((1, 2), dtype=complex), [[1, 1]], 1, "not a row of numbers"),
     ],
 )
-def test_bad_input_is_named(costs, priors, budget, message):
+def test_invalid_input_is_named_in_the_error(costs, priors, budget, message):
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the message is compared below
         Problem(costs, priors, budget)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_costs_are_added_by_fsum_and_come_back_in_the_form_they_were_given():
+def test_costs_are_added_by_fsum_and_returned_in_the_form_they_were_given():
     plain = Problem(COSTS, PRIORS, 7)
     assert plain.cost([0, 1]) == 7.0
     assert plain.budget == 7.0
@@ -54,7 +58,7 @@ def test_costs_are_added_by_fsum_and_come_back_in_the_form_they_were_given():
     assert "10 modules" in repr(tenths)
 
 
-def test_prior_is_weighted_by_module():
+def test_weights_multiply_the_priors_of_their_modules():
     assert Problem(COSTS, PRIORS, 7).prior([1, 2], weights=[0.5, 2.0]) == 13.0
 
 
@@ -62,13 +66,13 @@ def test_prior_is_weighted_by_module():
     ("levels", "message"),
     [([0], "each of 2 modules"), ([0, 3], "module 1 has levels 0 to 2; got 3"), ([0.0, 1.0], "integers")],
 )
-def test_bad_levels_are_named(levels, message):
+def test_invalid_levels_are_named_in_the_error(levels, message):
     with pytest.raises(ValueError, match=message):
         Problem(COSTS, PRIORS, 7).fits(levels)
 
 
 @pytest.mark.parametrize("weights", [[1.0], [1.0, -1.0], [1.0, math.nan], [[1.0, 1.0]]])
-def test_bad_weights_are_named(weights):
+def test_invalid_weights_are_rejected(weights):
     with pytest.raises(ValueError, match="weights must be"):
         solve(Problem(COSTS, PRIORS, 7), weights)
     with pytest.raises(ValueError, match="weights must be"):
@@ -86,20 +90,20 @@ def test_a_budget_out_of_reach_names_the_smallest_cost():
         assert caught.value.budget == 1.5
 
 
-def test_beaten_levels_are_never_chosen():
+def test_dominated_levels_are_never_chosen():
     # Level 1 costs more than level 0 and is worse; level 2 equals level 3; level 4 never fits.
     problem = Problem([[2, 3, 1, 1, 9], [2, 2]], [[1, 2, 3, 3, 0], [5, 5]], 4)
     assert [levels.tolist() for levels in problem.useful] == [[0, 2], [0]]
     assert solve(problem).tolist() == [0, 0]
 
 
-def test_the_exception_survives_pickling():
+def test_infeasible_budget_can_be_pickled():
     error = pickle.loads(pickle.dumps(InfeasibleBudget("no", smallest=2.0, budget=1.0)))
     assert (str(error), error.smallest, error.budget) == ("no", 2.0, 1.0)
 
 
 @pytest.mark.parametrize("module", [_problem, _solve])
-def test_examples_in_docstrings_hold(module):
+def test_examples_in_docstrings_are_correct(module):
     results = doctest.testmod(module)
     assert results.attempted > 0
     assert results.failed == 0
@@ -112,3 +116,7 @@ def test_rows_are_copied_and_frozen():
     assert problem.cost([0]) == 3.0
     with pytest.raises(ValueError, match="read-only"):
         problem.priors[0][0] = 1
+
+
+def test_the_version_is_that_of_the_installed_package():
+    assert spdy_search.__version__ == importlib.metadata.version("spdy-search")

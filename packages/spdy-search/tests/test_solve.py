@@ -1,3 +1,5 @@
+"""`solve` and `solve_batch`: optimal or nearly so, and always within budget."""
+
 import math
 import subprocess
 import sys
@@ -29,7 +31,7 @@ def test_solve_equals_brute_force(rows):
 
 @settings(max_examples=100)
 @given(small_problems(kinds=2))
-def test_several_budgets_equal_brute_force(rows):
+def test_solve_with_several_budgets_equals_brute_force(rows):
     (first, second), priors, (one, two), weights = rows
     problem = Problem({"one": first, "two": second}, priors, {"one": one, "two": two})
     best = brute_force([first, second], priors, [one, two], weights)
@@ -44,7 +46,7 @@ def test_several_budgets_equal_brute_force(rows):
         assert all(problem.fits(levels) for levels in solve_batch(problem, [weights, weights]))
 
 
-def test_ten_thousand_problems_keep_their_budgets():
+def test_ten_thousand_solutions_are_within_budget():
     rng = np.random.default_rng(5)
     feasible = exact = 0
     for _ in range(10_000):
@@ -64,7 +66,7 @@ def test_ten_thousand_problems_keep_their_budgets():
             assert total <= budget
             exact += total == budget
     assert feasible > 8000
-    assert exact > 4000  # the edge was met, not avoided
+    assert exact > 4000  # control: many solutions meet the budget exactly
 
 
 @pytest.mark.parametrize("modules", [24, 48])
@@ -85,7 +87,7 @@ def test_several_budgets_on_a_latency_table():
     )
     levels = solve(problem)
     assert problem.fits(levels)
-    assert not problem.fits(solve(table))  # the second budget matters
+    assert not problem.fits(solve(table))  # control: the second budget matters
     assert problem.prior(levels) >= problem.prior(solve(table))
     weights = np.random.default_rng(0).random((8, 12))
     for weight, near in zip(weights, solve_batch(problem, weights), strict=True):
@@ -93,7 +95,7 @@ def test_several_budgets_on_a_latency_table():
         assert problem.prior(near, weight) <= 1.05 * problem.prior(solve(problem, weight), weight)
 
 
-def test_budgets_that_exclude_each_other_are_said_so():
+def test_jointly_infeasible_budgets_are_named_in_the_error():
     problem = Problem({"a": [[0, 1]], "b": [[1, 0]]}, [[0, 0]], {"a": 0, "b": 0})
     for attempt in (lambda: solve(problem), lambda: solve_batch(problem, np.ones((2, 1)))):
         with pytest.raises(InfeasibleBudget, match="no assignment keeps all budgets at once"):
@@ -121,7 +123,7 @@ def test_only_the_ratios_of_weights_matter():
 
 
 @pytest.mark.parametrize("width", [1e12, 1e29])
-def test_wide_priors_without_weight_do_not_hide_the_others(width):
+def test_wide_priors_with_zero_weight_do_not_hide_the_others(width):
     costs, priors = [[1, 0], [3, 1], [3, 2]], [[0, width], [0, 1], [0, 2]]
     for problem in (
         Problem(costs, priors, 5),
@@ -131,14 +133,14 @@ def test_wide_priors_without_weight_do_not_hide_the_others(width):
             assert levels[1:].tolist() == [1, 0]
 
 
-def test_large_weights_without_effect_do_not_hide_the_others():
+def test_large_weights_on_equal_priors_do_not_hide_the_others():
     rows, priors = [[1, 1], [3, 1]], [[7, 7], [0, 1]]
     problem = Problem({"a": rows, "b": rows}, priors, {"a": 4, "b": 4})
     assert solve(problem, [1, 1e-200]).tolist() == [0, 0]
 
 
-def test_many_equal_steps_do_not_add_up_to_more_than_the_limit():
-    # In float32 the sum of 10,000 steps is off by 1e-5: 3000 of them seemed to fit.
+def test_rounding_of_many_equal_steps_does_not_exceed_the_limit():
+    # A float32 sum of 10,000 steps is off by 1e-5, so that 3000 of them would seem to fit.
     problem = Problem([[1.0, 0.0]] * 10_000, [[0.0, 1.0]] * 10_000, 2999.99)
     spent = relax(problem.ladder, np.ones((1, 10_000)), limit=1 - EDGE).spent
     assert spent[0] == pytest.approx(2999 / 2999.99, rel=1e-12)
@@ -160,8 +162,8 @@ def test_costs_finer_than_the_grid_stay_within_budget():
         assert problem.prior(solve(problem)) == expected
 
 
-def test_a_sum_beyond_the_edge_by_less_than_the_grid_is_not_taken():
-    # 1 + 2⁻⁵³ still rounds to 1; a last digit more, far below the integer grid, and it does not.
+def test_a_sum_over_budget_by_less_than_a_grid_unit_is_rejected():
+    # 1 + 2⁻⁵³ rounds to 1. With one more last digit, far below the unit of the grid, it does not.
     problem = Problem([[1.0, 0.0], [2.0**-53 + 2.0**-105, 0.0]], [[0, 5], [0, 1]], 1.0)
     assert not problem.fits([0, 0])
     assert solve(problem).tolist() == [0, 1]
@@ -171,7 +173,7 @@ def test_a_sum_beyond_the_edge_by_less_than_the_grid_is_not_taken():
 
 
 def test_priors_in_proportion_to_costs_fill_the_budget():
-    # The bound prunes nothing here, and there are 20¹⁰ assignments.
+    # The bound prunes none of the 20¹⁰ assignments.
     rng = np.random.default_rng(0)
     costs = [np.sort(rng.random(20))[::-1] for _ in range(10)]
     problem = Problem(costs, [row[0] - row for row in costs], sum(row[0] for row in costs) / 2)
@@ -179,11 +181,11 @@ def test_priors_in_proportion_to_costs_fill_the_budget():
     assert 0 <= unused < 1e-8
 
 
-def test_an_empty_batch_is_answered():
+def test_an_empty_batch_returns_no_assignments():
     assert solve_batch(latency_problem(4, 2, seed=0), np.ones((0, 4))).shape == (0, 4)
 
 
-# Controls: what the solvers here avoid does go wrong where it is not avoided.
+# Controls: simpler approaches do make the errors that the solvers avoid.
 
 
 def test_control_rounding_costs_to_buckets_breaks_the_budget():
@@ -198,7 +200,7 @@ def test_control_rounding_costs_to_buckets_breaks_the_budget():
     assert over > 0
 
 
-def test_control_adding_floats_in_order_misses_an_exact_budget():
+def test_control_adding_floats_in_order_misjudges_an_exact_budget():
     costs = [[0.1, 0.0]] * 10
     assert sum(row[0] for row in costs) != 1.0
     running = 0.0
@@ -212,7 +214,7 @@ def test_control_adding_floats_in_order_misses_an_exact_budget():
     assert missed
 
 
-def test_control_highs_alone_takes_what_is_over_budget():
+def test_control_highs_alone_exceeds_the_budget():
     costs, budget = np.array([1.0, 1 + 1e-8]), 2.0
     found = milp(
         [0, -1, 0, -1],
