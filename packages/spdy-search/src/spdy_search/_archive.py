@@ -54,7 +54,7 @@ class Archive:
         self._callback = callback
         self._checkpoint = checkpoint
         self._known: dict[tuple[int, ...], Evaluation] = {}  # evaluated by this search
-        self._stored: dict[tuple[int, ...], Evaluation] = {}  # also by the search that is resumed
+        self._stored: dict[tuple[int, ...], Evaluation] = {}  # these, and those of the checkpoint
         self._screened: Screens = {}
         if checkpoint is not None:
             stored, self._screened = checkpoint.read()

@@ -75,7 +75,7 @@ class Checkpoint:
         return state
 
     def write(self, evaluations: Iterable[Evaluation], screens: Screens) -> None:
-        """Replace the file in one step, so that an interruption leaves the old or the new contents."""
+        """Replace the file in one step, so that an interruption leaves either the old or the new contents."""
         content = {
             "format": FORMAT,
             "fingerprint": self._fingerprint,

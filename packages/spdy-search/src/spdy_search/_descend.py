@@ -18,7 +18,7 @@ class _Changes(NamedTuple):
     """Changes of one module of an assignment.
 
     Attributes:
-        module: int64 (changes,); -1 for a change of nothing.
+        module: int64 (changes,), changed module; -1 for an empty change.
         level: int64 (changes,), new level of the module.
         root: float64 (changes,), added √p.
         rise: float64 (changes,), added harm.
@@ -50,8 +50,8 @@ class Neighbourhood:
     def descend(self, harm: Harm, start: Levels) -> list[Levels]:
         """Move to better neighbours until there is none, or for MOST_STEPS steps.
 
-        Each step considers the changes of one module that lose least when cost has a price, and makes the
-        best one, or the best pair, of them that stays within budget.
+        Each step considers the changes of a single module with the smallest added harm + price·cost. It makes
+        the best of them, or the best pair, that stays within budget.
 
         Args:
             harm: The harm to reduce.
@@ -64,7 +64,7 @@ class Neighbourhood:
         modules = np.arange(len(levels))
         path: list[Levels] = []
         while len(path) < MOST_STEPS:
-            changes = _least_lossy(self._changes(harm, levels))
+            changes = _best_priced(self._changes(harm, levels))
             room = 1 - EDGE - self._cost[:, modules, levels].sum(axis=1)
             pair = _best_pair(harm, changes, room)
             if not pair:
@@ -91,10 +91,10 @@ class Neighbourhood:
         return _Changes(module, level, added_root, rise, cost)
 
 
-def _least_lossy(changes: _Changes) -> _Changes:
-    """The changes with the least rise + price·cost, and a change of nothing at the end.
+def _best_priced(changes: _Changes) -> _Changes:
+    """The changes with the smallest added harm + price·cost, followed by an empty change.
 
-    With that last change, a pair can also be a single change.
+    Thanks to the empty change, a pair can also be a single change.
     """
     cost = changes.cost.sum(axis=0)
     lost = changes.rise + _price(changes.rise, cost) * cost
@@ -121,9 +121,9 @@ def _best_pair(harm: Harm, changes: _Changes, room: Array) -> tuple[int, ...]:
 
 
 def _price(rise: Array, cost: Array) -> float:
-    """Price of cost: the geometric mean of two harms per cost, at least 0.
+    """Price of cost in units of harm, at least 0.
 
-    These are the harm saved by the best change that adds cost, and the harm added by the best one that saves
+    The price is the geometric mean of the most harm saved per added cost and the least harm added per saved
     cost.
     """
     adds, saves = cost > 0, cost < 0

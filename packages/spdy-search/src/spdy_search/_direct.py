@@ -3,15 +3,15 @@
 The solution for the unweighted priors comes first. Every later step
 
 1. fits the model of `_model` to the evaluations;
-2. takes the expected harm, and a few harms drawn at random that are as likely;
-3. under each of them, descends from the best assignment so far and from a solution for the weights that this
-   harm implies there;
-4. proposes the assignment on these paths with the largest expected improvement, which has a low expected loss
-   or a very uncertain one.
+2. takes the expected harm and a few harms drawn from the posterior;
+3. under each of these harms, descends from two starts: the best assignment so far, and a solution for the
+   weights that the harm implies at that assignment;
+4. proposes the assignment on these paths with the largest expected improvement. Its expected loss is low or
+   very uncertain.
 
 A descent ends in a local minimum near its start. The first steps therefore explore instead: they propose an
-assignment far from the best one. Some later steps also explore, unless the evaluations show that the priors
-are good.
+assignment far from the best one. Every fourth of the later steps also explores, unless the evaluations show
+that the priors are good.
 """
 
 import itertools
@@ -32,10 +32,10 @@ from ._problem import Levels, Problem
 from ._solve import solve, solve_batch
 
 DRAWS = 2  # random harms per step
-REMEMBERED = 300  # evaluations that the model is fitted to: those with the lowest loss
+REMEMBERED = 300  # most evaluations in a fit of the model; those with the lowest losses are used
 RANDOM_CANDIDATES = 16
 FIRST_EXPLORING_STEPS = 12
-EXPLORE_EVERY = 4  # steps, after the first ones
+EXPLORE_EVERY = 4  # interval of the later exploring steps
 EXPLORING_SPREAD = 0.7  # standard deviation of the logarithm of the random weights
 DISTANT_SHARE = 1 / 4  # share of the modules in which a distant assignment differs from the best one
 FARTHEST_SHIFT = 3
@@ -57,7 +57,7 @@ def direct(problem: Problem, archive: Archive, rng: np.random.Generator) -> Iter
         if _explores(step, posterior.settings):
             candidates = _lowest_expected_loss_first(posterior, proposer.distant_solutions(posterior))
         if not candidates:
-            found = proposer.descents(posterior) or proposer.random_neighbours(posterior)
+            found = proposer.descents(posterior) or proposer.random_variations(posterior)
             candidates = _largest_expected_improvement_first(posterior, found)
         yield np.array(candidates[: archive.batch] or [archive.best_levels])
 
@@ -104,12 +104,12 @@ class _Proposer:
         ]
         return self._new([*solved, *itertools.chain(*paths)])
 
-    def random_neighbours(self, posterior: Posterior) -> list[Levels]:
-        """Random neighbours of the best assignment, for when all descents lead to known assignments."""
+    def random_variations(self, posterior: Posterior) -> list[Levels]:
+        """Random variations of the best assignment, for when all descents lead to known assignments."""
         best = self._archive.best_levels
         weights = posterior.mean().weights(self._tables, best)
         return self._new(
-            _random_neighbour(self._problem, best, weights, self._rng) for _ in range(RANDOM_CANDIDATES)
+            _random_variation(self._problem, best, weights, self._rng) for _ in range(RANDOM_CANDIDATES)
         )
 
     def _new(self, candidates: Iterable[Levels]) -> list[Levels]:
@@ -121,7 +121,7 @@ class _Proposer:
 
 
 def _every_assignment(problem: Problem) -> Iterator[Levels]:
-    """Yield every assignment of useful levels within budget, int64 (1, modules)."""
+    """Yield every assignment of useful levels within budget, each as int64 (1, modules)."""
     for levels in itertools.product(*problem.useful):
         if problem.fits(levels):
             yield np.array(levels)[None]
@@ -148,7 +148,7 @@ def _largest_expected_improvement_first(posterior: Posterior, candidates: list[L
 
 
 def _training_data(archive: Archive) -> tuple[Levels, NDArray[np.float64]]:
-    """The evaluations with the lowest losses: levels (n, modules) and losses (n,), lowest first.
+    """Levels (n, modules) and losses (n,) of the evaluations with the lowest losses, lowest first.
 
     If all evaluations have failed, the first one stands in, with a loss of 0.
     """
@@ -158,12 +158,12 @@ def _training_data(archive: Archive) -> tuple[Levels, NDArray[np.float64]]:
     return np.array([levels for _, levels in done]), np.array([loss for loss, _ in done])
 
 
-def _random_neighbour(
+def _random_variation(
     problem: Problem, levels: Levels, weights: NDArray[np.float64], rng: np.random.Generator
 ) -> Levels:
-    """Shift one or two modules of `levels` at random and repair the budget with the other modules.
+    """Shift one or two modules of `levels` at random, and change other modules to stay within budget.
 
-    Returns `levels` itself if the budget cannot be repaired.
+    Returns `levels` itself if that is impossible.
     """
     moved = rng.choice(problem.modules, size=min(int(rng.integers(1, 3)), problem.modules), replace=False)
     changed = levels.copy()

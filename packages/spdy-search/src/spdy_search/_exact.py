@@ -6,7 +6,7 @@ be part of a solution better than the one that `relax` found.
 
 The bound works as follows. Let λ be the price of cost. A module contributes at least its floor, the minimum
 over its rungs of prior + λ·cost, so the sum of the floors minus λ·capacity is a lower bound on the optimum. A
-rung of the optimum exceeds its module's floor by at most the gap between this bound and the solution known.
+rung of the optimum exceeds its module's floor by at most the gap between this bound and the known solution.
 This leaves a few rungs of some modules. They are split into two halves with their own states, and the best
 pair of states is found by bisection.
 """

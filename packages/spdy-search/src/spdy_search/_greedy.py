@@ -42,7 +42,7 @@ def _repair(
     """
     modules = np.arange(len(levels))
     open_levels = table.useful & movable[:, None]
-    filling = False  # never reset, so that rounding cannot make changes alternate for ever
+    filling = False  # never reset, so that rounding cannot make changes alternate forever
     while True:
         chosen_cost = table.cost[:, modules, levels]  # (costs, modules)
         added_cost = table.cost - chosen_cost[:, :, None]  # (costs, modules, L)
@@ -62,7 +62,7 @@ def _relief_score(
 ) -> NDArray[np.float64]:
     """Weighted prior added per cost relieved, (modules, L); infinite for changes without relief.
 
-    A relief of EDGE or less counts as none: it is rounding, and such changes could go on for ever.
+    A relief of EDGE or less counts as none: it is rounding, and such changes could go on forever.
     """
     still_over = np.maximum(over[:, None, None] + added_cost, 0).sum(axis=0)
     relief = np.maximum(over, 0).sum() - still_over

@@ -26,7 +26,7 @@ def prior(problem: Problem, archive: Archive, rng: np.random.Generator) -> Itera
 
 
 def uniform(problem: Problem, archive: Archive, rng: np.random.Generator) -> Iterator[Levels]:
-    """Propose uniform levels: every module the same share of the way from its first to its last level."""
+    """Propose uniform levels: every module at the same share of its levels."""
     yield uniform_levels(problem)[None]
 
 
@@ -37,7 +37,7 @@ def uniform_levels(problem: Problem) -> Levels:
         levels: Levels = np.rint(share * last).astype(np.int64)
         if problem.fits(levels):
             return levels
-    # Costs that do not fall with the level: repair the last levels.
+    # Costs need not fall with the level, so not even the last levels may be within budget.
     repaired = repair(problem, np.ones(problem.modules), last, np.ones(problem.modules, dtype=bool))
     return solve(problem) if repaired is None else repaired
 

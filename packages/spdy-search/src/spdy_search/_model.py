@@ -67,12 +67,12 @@ class _Likelihood(NamedTuple):
     Attributes:
         log: Log-likelihood, up to a constant.
         unit: Likeliest unit: `rise` times this is in the unit of the model.
-        factor: float64 (n, n), lower Cholesky factor of the covariance of the rises.
+        cholesky: float64 (n, n), lower Cholesky factor of the covariance of the rises.
     """
 
     log: float
     unit: float
-    factor: Array
+    cholesky: Array
 
 
 def fit(tables: Terms, levels: Levels, losses: Array, settings: Settings, factors: Array) -> Posterior:
@@ -89,7 +89,7 @@ def fit(tables: Terms, levels: Levels, losses: Array, settings: Settings, factor
     settings, likelihood = _likeliest_settings(evidence, settings)
     deviation = settings.misfit * evidence.distance
     rise = evidence.rise * likelihood.unit
-    return Posterior(tables, levels, rise, deviation, likelihood.factor, settings, factors)
+    return Posterior(tables, levels, rise, deviation, likelihood.cholesky, settings, factors)
 
 
 def _evidence(done: Terms, losses: Array, factors: Array) -> _Evidence:
@@ -128,17 +128,17 @@ def _likeliest_settings(evidence: _Evidence, settings: Settings) -> tuple[Settin
 
 def _likelihood(evidence: _Evidence, settings: Settings) -> _Likelihood:
     """The likelihood of the evaluations at the likeliest unit."""
-    factor = np.linalg.cholesky(_covariance(evidence, settings)).astype(np.float64)
+    cholesky = np.linalg.cholesky(_covariance(evidence, settings)).astype(np.float64)
     rises = np.stack([evidence.rise, evidence.prior_rise], axis=1)
-    y, s = solve_triangular(factor, rises, lower=True).T
+    y, s = solve_triangular(cholesky, rises, lower=True).T
     yy, ys, ss = float(y @ y), float(y @ s), float(s @ s)
     if yy == 0:
-        return _Likelihood(-ss / 2, 1.0, factor)
+        return _Likelihood(-ss / 2, 1.0, cholesky)
     # The unit u maximises count·log u - (u²·yy - 2u·ys + ss) / 2.
     count = len(evidence.rise) - 1
     u = (ys + math.sqrt(ys * ys + 4 * count * yy)) / (2 * yy)
     log = count * math.log(u) - (u * u * yy - 2 * u * ys + ss) / 2
-    return _Likelihood(log - float(np.log(factor.diagonal()).sum()), u, factor)
+    return _Likelihood(log - float(np.log(cholesky.diagonal()).sum()), u, cholesky)
 
 
 def _covariance(evidence: _Evidence, settings: Settings) -> Array:

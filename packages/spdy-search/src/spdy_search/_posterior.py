@@ -1,4 +1,4 @@
-"""What the loss model knows after some evaluations: expected harm, samples and expected improvement.
+"""The posterior of the loss model: expected harm, random harms and expected improvement.
 
 `_model` explains the formula, the unknowns θ, η and c, and the factors f.
 """
@@ -19,14 +19,14 @@ SMALLEST_VARIANCE = 1e-24  # keeps the standard deviation of a known assignment 
 
 
 class Settings(NamedTuple):
-    """Standard deviations of the unknowns before any evaluation, and of the evaluations.
+    """Standard deviations of the unknowns before any evaluation, and of the evaluations around the formula.
 
     Attributes:
         spread: Standard deviation of θ.
         curvature: Standard deviation of η, relative to `spread`.
         interaction: Standard deviation of c.
-        misfit: Standard deviation of an evaluation from the model's formula, relative to its distance from
-            the best evaluation, Σ |change of prior|.
+        misfit: Standard deviation of an evaluation around the formula, relative to its distance from the best
+            evaluation, Σ |change of prior|.
     """
 
     spread: float = 1.0
@@ -47,8 +47,8 @@ class Posterior(NamedTuple):
         tables: Terms of the problem.
         levels: int64 (n, modules), evaluated assignments.
         rise: float64 (n,), losses above the lowest loss, in the unit of the model.
-        deviation: float64 (n,), standard deviation of `rise` from the model's formula.
-        factor: float64 (n, n), lower Cholesky factor of the covariance of `rise`.
+        deviation: float64 (n,), standard deviation of `rise` around the formula.
+        cholesky: float64 (n, n), lower Cholesky factor of the covariance of `rise`.
         settings: Settings under which the evaluations are most likely.
         factors: float64 (modules,), f.
     """
@@ -57,7 +57,7 @@ class Posterior(NamedTuple):
     levels: Levels
     rise: Array
     deviation: Array
-    factor: Array
+    cholesky: Array
     settings: Settings
     factors: Array
 
@@ -117,7 +117,7 @@ class Posterior(NamedTuple):
         shared = np.tensordot(variances, candidates.covariances(done), axes=1)  # (k, n)
         variance = variances @ candidates.variances() - 2 * shared[:, 0] + of_best[0, 0]
         shared = shared - shared[:, :1] - of_best + of_best[0, 0]
-        known = solve_triangular(self.factor, shared.T, lower=True)
+        known = solve_triangular(self.cholesky, shared.T, lower=True)
         return np.asarray(np.sqrt(np.maximum(variance - (known**2).sum(axis=0), SMALLEST_VARIANCE)))
 
     def _expected_unknowns(self) -> tuple[Array, Array, Array]:
@@ -129,10 +129,10 @@ class Posterior(NamedTuple):
     def _corrected(
         self, theta: Array, eta: Array, interaction: Array, noise: Array
     ) -> tuple[Array, Array, Array]:
-        """Correct θ, η and c by the evaluations, which deviate from the model's formula by `noise` (n,)."""
+        """Correct θ, η and c by the evaluations, which differ from the formula by `noise` (n,)."""
         prior, log_term, root = self._terms(self.levels)
         value = prior @ theta + log_term @ eta + ((root @ interaction) * root).sum(axis=1) / 2
-        share = cho_solve((self.factor, True), self.rise - (value - value[0]) - noise)
+        share = cho_solve((self.cholesky, True), self.rise - (value - value[0]) - noise)
         share[0] -= share.sum()  # rises are differences from the first evaluation, so the shares add up to 0
         variances = self.settings.variances
         interaction = interaction + variances[2] * ((root.T * share) @ root)

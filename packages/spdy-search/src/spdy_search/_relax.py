@@ -2,8 +2,9 @@
 
 Steps along the modules' hulls are bought in falling order of prior saved per cost until the budget runs out.
 The best Lagrange multiplier is the prior saved per cost of the first step that no longer fits. The budget
-left at that point is worth up to a few per cent of the total prior. A few rounds use it up: each selects the
-changes that lose least at that multiplier and makes the best one, or the best pair, of them.
+left at that point is worth up to a few per cent of the total prior. A few rounds of improvement use it up:
+each selects the changes with the smallest added prior + multiplier·cost, and makes the best one, or the best
+pair, of them.
 
 Arrays are (…, K), with the K problems side by side, which lets NumPy handle all of them in one operation.
 """
@@ -125,9 +126,9 @@ def _buy_steps(
     np.cumsum(total, axis=0, out=total)
     bought = np.count_nonzero(total <= limit, axis=0)
     last = np.minimum(bought, points - 1)
-    too_much = np.where(bought < points, falling[np.arange(len(falling)), last], -1).astype(np.int32)
-    steps = np.add.reduceat(keys > too_much[:, None], ladder.hull_start, axis=1, dtype=np.int64)
-    multiplier = np.maximum(too_much, 0).view(np.float32).astype(np.float64)
+    unaffordable = np.where(bought < points, falling[np.arange(len(falling)), last], -1).astype(np.int32)
+    steps = np.add.reduceat(keys > unaffordable[:, None], ladder.hull_start, axis=1, dtype=np.int64)
+    multiplier = np.maximum(unaffordable, 0).view(np.float32).astype(np.float64)
     return ladder.hull_rung.take(steps.T + (ladder.hull_start - 1)[:, None]), multiplier
 
 
@@ -161,7 +162,7 @@ def _improve(
     Returns:
         bool (K,), which solutions have changed.
     """
-    changes = _least_lossy_changes(ladder, weights, solution)
+    changes = _best_priced_changes(ladder, weights, solution)
     first, second = _pairs(len(changes.cost))
     pair_cost = changes.cost.take(first, axis=0) + changes.cost.take(second, axis=0)  # (pairs, K)
     pair_prior = changes.prior.take(first, axis=0) + changes.prior.take(second, axis=0)
@@ -181,10 +182,10 @@ def _improve(
     return changed
 
 
-def _least_lossy_changes(ladder: Ladder, weights: NDArray[np.float64], solution: Relaxed) -> _Changes:
-    """The moves that add least to weighted prior + multiplier·cost, after a row that changes nothing.
+def _best_priced_changes(ladder: Ladder, weights: NDArray[np.float64], solution: Relaxed) -> _Changes:
+    """The moves with the smallest added weighted prior + multiplier·cost, after a row that changes nothing.
 
-    With that first row, a pair can also be a single change.
+    Thanks to that row, a pair can also be a single change.
     """
     modules, problems = weights.shape
     moves = np.arange(0, ladder.move.size, ladder.cost.size)[:, None, None]

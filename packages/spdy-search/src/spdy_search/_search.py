@@ -105,12 +105,12 @@ def search(
         raise ValueError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}")
     if evaluations < 1:
         raise ValueError(f"evaluations must be at least 1; got {evaluations}")
-    first = [_checked_start(problem, place, start) for place, start in enumerate(starts)]
+    checked_starts = [_checked_start(problem, place, start) for place, start in enumerate(starts)]
     identity = fingerprint(
         problem,
         method=method,
         seed=int(seed),
-        starts=[levels.tolist() for levels in first],
+        starts=[levels.tolist() for levels in checked_starts],
         screened=screen is not None,
     )
     file = None if checkpoint is None else Checkpoint(Path(checkpoint), identity)
@@ -118,7 +118,7 @@ def search(
     proposals = METHODS[method](problem, archive, np.random.default_rng(seed))
     interrupted = False
     try:
-        _evaluate_starts(archive, first)
+        _evaluate_starts(archive, checked_starts)
         _evaluate_proposals(archive, proposals)
     except KeyboardInterrupt:
         interrupted = True
