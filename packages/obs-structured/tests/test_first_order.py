@@ -15,7 +15,7 @@ def normal(seed: int, *shape: int) -> torch.Tensor:
 def by_definition(
     problem: Problem, trace: Trace, inputs: torch.Tensor, gradients: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return Σ_n g·ΔW_k (x − μ) for each level, and a bound of its terms, both (..., groups + 1)."""
+    """Return Σ_n g·ΔW_k (x − μ) and a bound on the sum of its absolute terms, both (..., groups + 1)."""
     mean = torch.zeros(inputs.shape[-1], dtype=torch.float64) if problem.mean is None else problem.mean
     changes, bounds = [], []
     for k in range(trace.groups + 1):

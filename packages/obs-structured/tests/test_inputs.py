@@ -58,7 +58,7 @@ INVALID = {
     "negative metric": ({"metric": with_value(torch.ones(4), -1.0)}, "metric is not positive semidefinite"),
     "zero metric": (
         {"metric": torch.zeros(4)},
-        "metric is all zero; at least one of its 4 values must not be",
+        "metric is all zero; at least one of its 4 values must be nonzero",
     ),
     "zero weight": ({"weight": torch.zeros(4, 6)}, "weight is all zero"),
     "zero hessian": ({"hessian": torch.zeros(6, 6)}, "hessian is all zero"),

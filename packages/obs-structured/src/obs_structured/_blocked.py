@@ -108,7 +108,7 @@ class _State:
         self._Wt = weight.mT.clone(memory_format=torch.contiguous_format)
         self._Kt = torch.zeros_like(inverse)  # (d, d): Kᵀ, filled from the right
         self._block = max(1, BLOCK_COLUMNS // g)  # groups removed per block
-        self._candidates = round(SURPLUS * self._block) + max(1, SPARE_COLUMNS // g)
+        self._candidate_count = round(SURPLUS * self._block) + max(1, SPARE_COLUMNS // g)
         # Allocated once: every new allocation of this size would cost page faults.
         self._buffers = inverse.new_empty(3, min(self._block, self.remaining) * g * d)
 
@@ -122,7 +122,7 @@ class _State:
         g, m = self.g, self._width
         G_diagonal = gram_blocks(self._Wt[:m], g)  # (n, g, g)
         costs = removal_costs(self.A_diagonal, G_diagonal)  # (n,)
-        candidates = costs.topk(min(self._candidates, self.remaining), largest=False).indices  # (c,)
+        candidates = costs.topk(min(self._candidate_count, self.remaining), largest=False).indices  # (c,)
         rows = _positions_of(candidates, g)  # (c g,)
         columns = self._columns[rows]
         K_rows, W_rows = self._Kt[rows, m:], self._Wt[rows]  # (c g, d - m), (c g, r)
@@ -144,10 +144,10 @@ class _State:
     def rows_of_v(self, proposal: _Proposal, L: torch.Tensor) -> torch.Tensor:
         """Compute the rows v of the proposed removals for all remaining columns, (b g, m)."""
         m, pivots = self._width, proposal.pivots
-        S = _upper_blocks(proposal.choice.v, self.g)  # exact zeros where rounding left small values
+        V_pivots = _upper_blocks(proposal.choice.v, self.g)  # exact zeros where rounding left small values
         G_rows = self._buffer(2, len(pivots), m)
         torch.mm(self._Wt[pivots], self._Wt[:m].mT, out=G_rows)  # (b g, m)
-        return proposal.T_inverse.mT @ G_rows.addmm_(S.mT, L, alpha=-1)
+        return proposal.T_inverse.mT @ G_rows.addmm_(V_pivots.mT, L, alpha=-1)
 
     def remove(self, proposal: _Proposal, L: torch.Tensor, steps: int) -> None:
         """Carry out the first `steps` of the proposed removals; overwrites the rows l, (b g, m)."""

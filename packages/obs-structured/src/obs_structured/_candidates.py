@@ -14,7 +14,7 @@ PROHIBITIVE = 1e300
 
 
 class Choice(NamedTuple):
-    """Groups chosen among c candidates, b of them, in the order of their removal."""
+    """The b groups chosen among c candidates, in the order of their removal."""
 
     picks: torch.Tensor  # (b,) indices into the candidates
     pivots: torch.Tensor  # (b g,) row indices of the chosen groups in the candidates' matrices
@@ -41,14 +41,14 @@ def choose(A: torch.Tensor, G: torch.Tensor, count: int, g: int) -> Choice:
 def _choose_columns(A: torch.Tensor, G: torch.Tensor, count: int) -> Choice:
     """Implement `choose` for groups of one column.
 
-    This loop runs thousands of times on small matrices, so the number of torch calls decides its speed. [A G]
-    is stored as one matrix M, and one product M − [l; v]ᵀ [[l v], [0 l]] updates A to A − lᵀl and G to G −
-    lᵀv − vᵀl.
+    The loop runs thousands of times on small matrices, so the number of torch calls decides its speed.
+    Therefore [A G] is stored as one matrix M, and the single product M − [l; v]ᵀ [[l v], [0 l]] computes both
+    A − lᵀl and G − lᵀv − vᵀl.
     """
     size = len(A)
     M = torch.cat([A, G], dim=1)  # (c, 2 c)
     A_diagonal, G_diagonal = (half.diagonal() for half in M.tensor_split(2, dim=1))  # views (c,)
-    # Views of every row and diagonal entry, made once: indexing a tensor in the loop costs more.
+    # Views of every row and diagonal entry, made once because indexing in the loop is slower.
     rows, A_at, G_at = M.unbind(), A_diagonal.unbind(), G_diagonal.unbind()
     X = A.new_zeros(2, 2 * size)  # [[l v], [0 l]]
     lv, l, v, l_below = X[0], X[0, :size], X[0, size:], X[1, size:]

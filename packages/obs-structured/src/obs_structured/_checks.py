@@ -37,7 +37,7 @@ def finite_tensor(name: str, tensor: object, *shapes: tuple[int, ...] | int) -> 
 def nonzero(name: str, tensor: torch.Tensor) -> None:
     """Raise ValueError if all values are zero, since relative errors would be undefined."""
     if not tensor.any():
-        raise ValueError(f"{name} is all zero; at least one of its {tensor.numel()} values must not be")
+        raise ValueError(f"{name} is all zero; at least one of its {tensor.numel()} values must be nonzero")
 
 
 def symmetrised(name: str, matrix: torch.Tensor) -> torch.Tensor:

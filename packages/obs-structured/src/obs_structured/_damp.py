@@ -13,7 +13,7 @@ from obs_structured._trace import columns_of
 
 logger = logging.getLogger("obs_structured")
 
-LEAST_RAISED, LARGEST = 1e-8, 1e6  # relative damping after the first raise, at least; and at most
+LEAST_RAISED, LARGEST = 1e-8, 1e6  # limits of a raised damping, relative to the mean diagonal
 
 
 class Damped(NamedTuple):

@@ -16,8 +16,8 @@ DAMPING, DAMPING_FEW = 1e-2, 1e-1
 class Problem:
     """Checked arguments of `prune` for d columns in groups of g; all tensors are float64 on one device.
 
-    A group is free if its inputs never vary (never differ from zero, without a mean). Removing it costs
-    nothing.
+    A column is free if its inputs are constant (always zero, if there is no mean), so that its removal costs
+    nothing. A group is free if all its columns are.
     """
 
     weight: torch.Tensor  # W (r, d)
@@ -54,20 +54,24 @@ def normalise(
         ValueError: if an argument is invalid, except an all-zero output, which `assemble` detects.
     """
     _check_arguments(weight, hessian, group_size, mean, metric, damping, count, method)
-    # Devices without float64 (mps) leave the work to the CPU.
+    # mps does not support float64.
     device = torch.device("cpu") if weight.device.type == "mps" else weight.device
     W = weight.detach().to(device, torch.float64)  # (r, d)
     H = _checks.symmetrised("hessian", hessian.detach().to(device, torch.float64))  # (d, d), a copy
-    # H and the scored weights are scaled to values around one, so that squares neither overflow nor
-    # underflow.
+    # H and the scored weights are scaled to values around one: their squares must not leave the float range.
     scale = float(H.diagonal().mean().abs()) or 1.0
     H /= scale
     scored = W if metric is None else _under_metric(metric, W)
     scored_unit = float(scored.abs().max())
-    mean = None if mean is None else mean.detach().to(device, torch.float64)
-    never_varies = _centre_(H, mean, scale)  # (d,) bool
-    # Free groups are set aside for "obs": the Hessian may be regular without them.
-    free = never_varies.view(-1, group_size).all(1) & (method == "obs")  # (groups,) bool
+    largest = _largest_eigenvalue_bound(H)
+    if mean is None:
+        free_columns = H.diagonal() <= 0  # (d,) bool
+    else:
+        mean = mean.detach().to(device, torch.float64)
+        free_columns = _centre_(H, mean, scale)
+    _check_semidefinite("hessian" if mean is None else "hessian - 2 mean mean.T", H, largest)
+    # "obs" removes the free groups first, since the Hessian may be regular without them.
+    free = free_columns.view(-1, group_size).all(1) & (method == "obs")  # (groups,) bool
     return Problem(
         weight=W,
         dtype=weight.dtype,
@@ -139,25 +143,13 @@ def _under_metric(metric: torch.Tensor, W: torch.Tensor) -> torch.Tensor:
     return root @ W
 
 
-def _centre_(H: torch.Tensor, mean: torch.Tensor | None, scale: float) -> torch.Tensor:
-    """Centre a scaled Hessian (d, d) in place if there is a mean (d,).
-
-    Returns:
-        (d,) bool: columns whose inputs never vary, or are always zero if there is no mean.
-
-    Raises:
-        ValueError: if the result is not positive semidefinite.
-    """
-    largest = _largest_eigenvalue_bound(H)
-    if mean is None:
-        _check_semidefinite("hessian", H, largest)
-        return H.diagonal() <= 0
-    never_varies = (H.diagonal() - 2 * mean.square() / scale).abs() <= 1e-12 * H.diagonal()
+def _centre_(H: torch.Tensor, mean: torch.Tensor, scale: float) -> torch.Tensor:
+    """Centre a Hessian H / scale (d, d) in place, and return which columns are constant, (d,) bool."""
+    constant = (H.diagonal() - 2 * mean.square() / scale).abs() <= 1e-12 * H.diagonal()
     H.addr_(mean, mean, alpha=-2 / scale)
-    H[never_varies] = 0  # remove rounding errors
-    H[:, never_varies] = 0
-    _check_semidefinite("hessian - 2 mean mean.T", H, largest)
-    return never_varies
+    H[constant] = 0  # exact zeros instead of rounding errors
+    H[:, constant] = 0
+    return constant
 
 
 def _largest_eigenvalue_bound(matrix: torch.Tensor) -> float:
@@ -175,8 +167,8 @@ def _largest_eigenvalue_bound(matrix: torch.Tensor) -> float:
 def _check_semidefinite(name: str, matrix: torch.Tensor, largest: float) -> None:
     """Raise ValueError if a symmetric matrix has an eigenvalue too far below zero.
 
-    The limit is −1e-6 times `largest` or the largest eigenvalue, whichever is larger. If the matrix is
-    positive definite after adding 1e-6 times `largest` to its diagonal, no eigenvalue has to be computed.
+    The limit is −1e-6 times `largest` or the largest eigenvalue, whichever is larger. Eigenvalues are
+    computed only if the matrix is not positive definite with 1e-6 times `largest` added to its diagonal.
     """
     if largest > 0:
         shifted = matrix.clone()

@@ -32,7 +32,7 @@ def prune(
 
     Args:
         weight: W, (out_features, in_features), any float dtype and device. Computations run in float64 on the
-            same device.
+            same device, or on the CPU for mps.
         hessian: H, (in_features, in_features): 2 Σ x xᵀ / n over the n inputs x of the layer, see
             `Moments.hessian`.
         group_size: number of consecutive columns removed together; must divide in_features. Use 1 for single
