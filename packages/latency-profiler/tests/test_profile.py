@@ -33,11 +33,8 @@ def test_curve_of_constant_work_is_exact() -> None:
     curve = profile(build, [4, 2, 0], (), clock=clock, max_seconds=1e6)
     assert curve == LatencyCurve((4, 2, 0), (2.25, 1.25, 0.25), curve.timings)
     assert built == [4, 2, 0]
-    assert [timing.runs for timing in curve.timings] == [
-        60,
-        60,
-        300,
-    ]  # the quickest size is sampled five times per round
+    # The quickest size is sampled five times per round.
+    assert [timing.runs for timing in curve.timings] == [60, 60, 300]
     assert profile(build, [0, 2, 4], (), clock=clock, max_seconds=1e6) == curve
 
 

@@ -55,8 +55,8 @@ class LatencyCurve:
     def fit(cls, sizes: tuple[int, ...], timings: tuple[Timing, ...]) -> LatencyCurve:
         """Make a curve from timings by isotonic regression.
 
-        The times are the least-squares fit to the measured ones that never rises as the size falls. Otherwise
-        noise could lead a search to choose the larger of two sizes in order to save time.
+        The times are the least-squares fit to the measured ones that never rises as the size falls. Without
+        it, noise could lead a search to choose the larger of two sizes in order to save time.
 
         Args:
             sizes: Sizes in strictly falling order.
@@ -98,7 +98,8 @@ class LatencyCurve:
         """Rebuild a curve from the result of `to_dict`.
 
         Raises:
-            TableError: A field is missing, unknown or of the wrong type.
+            TableError: A field is missing, unknown or of the wrong type, or a time is invalid.
+            SizeError: The sizes are invalid.
         """
         parts = checked_fields(values, {"sizes": (list,), "seconds": (list,), "timings": (list,)})
         for seconds in parts["seconds"]:

@@ -18,7 +18,8 @@ StopReason = Literal["rel_error", "max_seconds"]
 
 # Fewer rounds say nothing about the spread, so the time limit is ignored until there are this many.
 FEWEST_ROUNDS = 5
-# Seconds. The clock and single interrupts dominate shorter samples, so quick callables are called repeatedly.
+# Minimum length of a sample in seconds. Shorter samples are dominated by the clock and by single interrupts,
+# so quick callables are called several times per sample.
 SHORTEST_SAMPLE = 1e-3
 MOST_CALLS = 1 << 16  # per sample
 MOST_REPEATS = 8  # samples of one variant per round

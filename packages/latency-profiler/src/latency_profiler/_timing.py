@@ -78,7 +78,8 @@ class Timing:
         timing = cls(**checked_fields(values, _FIELD_TYPES))
         if timing.stopped not in get_args(StopReason):
             raise TableError(
-                f"stopped is {timing.stopped!r:.40}", f"use one of {', '.join(get_args(StopReason))}"
+                f"stopped has the invalid value {timing.stopped!r:.40}",
+                f"allowed are {' and '.join(get_args(StopReason))}",
             )
         return timing
 
