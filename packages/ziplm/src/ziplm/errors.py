@@ -1,13 +1,13 @@
-"""Everything that can go wrong for a user: what, what is allowed, and the next step, in one line."""
+"""Errors that reach a user: what is wrong, what is allowed and the next step, in one line."""
 
 
 class ZipLMError(Exception):
-    """Base of all errors of this package.
+    """Base class of all errors raised by ziplm.
 
     Attributes:
         message: what is wrong.
         hint: what to do about it.
-        exit_code: of the command line.
+        exit_code: exit code of the command line for this kind of error.
     """
 
     exit_code = 1
@@ -19,36 +19,36 @@ class ZipLMError(Exception):
 
 
 class UsageError(ZipLMError, ValueError):
-    """An argument is outside its range, or does not go with another one."""
+    """An option or argument is out of range, or contradicts another one."""
 
     exit_code = 2
 
 
 class UnsupportedModel(ZipLMError):
-    """A model of a kind that cannot be shrunk."""
+    """The model's architecture, or this variant of it, cannot be pruned."""
 
     exit_code = 3
 
 
 class BadCheckpoint(ZipLMError):
-    """A checkpoint that is missing, damaged, or made by something else."""
+    """A checkpoint is missing, damaged, or in an unknown format."""
 
     exit_code = 4
 
 
 class BadRun(ZipLMError):
-    """A run folder that is damaged, in use, or belongs to another command."""
+    """A run folder is damaged, in use, or belongs to a different run."""
 
     exit_code = 5
 
 
 class UnreachableTarget(ZipLMError, ValueError):
-    """A target beyond what removing everything would bring."""
+    """A target that cannot be met even when everything prunable is removed."""
 
     exit_code = 6
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of somebody else's message, or the kind of error if it has none."""
+    """Return the first line of another library's error message, or the error's type if it has none."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

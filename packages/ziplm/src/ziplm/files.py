@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Writing files atomically: a file appears complete under its final name, or not at all."""
 
 import json
 import os
@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import safetensors
+
 from ziplm.errors import BadRun
 
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A temporary name in the same folder, which becomes `path` when the block ends without an error."""
+    """Yield a temporary path in the same folder; rename it to `path` if the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{path.suffix}")
     try:
@@ -26,14 +28,37 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Write a document of plain values."""
+    """Write a document that consists of plain values."""
     with written_whole(path) as temporary:
         temporary.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def read_json(path: Path) -> Any:
-    """Read what `write_json` wrote."""
+    """Read a document written by `write_json`; raise BadRun if the file is damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise BadRun(f"{path} is damaged", "delete it and run the command again") from error
+        raise damaged(path) from error
+
+
+def write_tensors(path: Path, tensors: dict[str, Any]) -> None:
+    """Write tensors by name as safetensors."""
+    from safetensors.torch import save_file
+
+    with written_whole(path) as temporary:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
+
+
+def read_tensors(path: Path) -> dict[str, Any]:
+    """Read tensors written by `write_tensors`; raise BadRun if the file is damaged."""
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except safetensors.SafetensorError as error:
+        raise damaged(path) from error
+
+
+def damaged(path: Path) -> BadRun:
+    """Return the error for a state file that cannot be read."""
+    return BadRun(f"{path} is damaged", "delete it and run the command again")

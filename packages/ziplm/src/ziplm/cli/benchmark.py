@@ -7,9 +7,10 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from ziplm.benchmarking import compare_models
-from ziplm.checkpoint import load
+from ziplm.architectures.checkpoint import load
 from ziplm.cli.options import environment_options, setting_of
+from ziplm.stages.measure import compare_models
+from ziplm.stages.workload import environment_of, setting_for
 
 
 @click.command(
@@ -18,8 +19,10 @@ from ziplm.cli.options import environment_options, setting_of
 @click.argument("dense")
 @click.argument("others", nargs=-1, required=True)
 @environment_options
-@click.option("--precision", default=0.01, show_default=True, help="Wanted relative error of the speedups.")
-@click.option("--max-seconds", default=60.0, show_default=True, help="Longest time to measure.")
+@click.option(
+    "--precision", default=0.01, show_default=True, help="Relative error of the speedups at which to stop."
+)
+@click.option("--max-seconds", default=60.0, show_default=True, help="Time limit of the measurement.")
 def benchmark(
     dense: str,
     others: tuple[str, ...],
@@ -30,18 +33,18 @@ def benchmark(
 ) -> None:
     """Measure how much faster OTHERS are than DENSE, in interleaved rounds.
 
-    Each is a folder with a checkpoint, or a name on the hub, of any model that takes tokens. What is timed
-    is a forward pass of the whole model on full-length random tokens; with --regime latency the mean over
-    inputs of several lengths; with --regime generate the median, over prompts of several lengths, of the
-    generation of new tokens with a cache and Top-K sampling.
+    Each model is a checkpoint folder or a name on the hub, and may be any model that takes tokens. By default,
+    a forward pass of the whole model on full-length random tokens is timed. With --regime latency, it is the
+    mean over inputs of several lengths. With --regime generate, it is the median, over prompts of several
+    lengths, of generating new tokens with a cache and top-k sampling.
     """
     setting = setting_of(**environment)
-    setting.environment(attention)  # fails before anything is loaded
+    environment_of(setting, attention)  # fails before anything is loaded
     options = {"attn_implementation": attention} if attention else {}
     models = {path: load(path, **options) for path in dict.fromkeys((dense, *others))}
     if len(models) < 1 + len(others):
         models = {f"{path} ({index})": load(path, **options) for index, path in enumerate((dense, *others))}
-    setting = setting.for_models(list(models.values()))
+    setting = setting_for(setting, list(models.values()))
     console = Console(highlight=False)
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("measuring", total=1.0)
@@ -69,4 +72,4 @@ def benchmark(
         )
     console.print(table)
     console.print(f"{len(result.samples)} rounds, stopped by {result.stopped}", markup=False)
-    console.print(str(setting.environment(attention)), markup=False, soft_wrap=True)
+    console.print(str(environment_of(setting, attention)), markup=False, soft_wrap=True)

@@ -6,13 +6,15 @@ from typing import Any
 import click
 from rich.console import Console
 
+from ziplm.api import compress as run_compress
 from ziplm.cli.options import data_options, environment_options, given, option, training_options
-from ziplm.compress import compress as run_compress
-from ziplm.config import PRIORS, SEARCHES, SELECTIONS, Config, merged, read_options
-from ziplm.plan import plan
-from ziplm.progress import Bars
-from ziplm.report import print_family
-from ziplm.workers import own_rank
+from ziplm.options.options import Options
+from ziplm.options.rules import PRIORS, SEARCHES, SELECTIONS
+from ziplm.options.toml import merged, read_options
+from ziplm.pipelines.plan import plan
+from ziplm.results.table import print_family
+from ziplm.runs.progress import Bars
+from ziplm.runs.workers import own_rank
 
 EXAMPLES = """
 \b
@@ -29,60 +31,120 @@ Examples:
 
 @click.command(epilog=EXAMPLES)
 @click.argument("model", required=False)
-@click.option("--task", help="Such as sst2, classification or causal-lm; see `ziplm evaluate --help`.")
-@option("--task-option", multiple=True, metavar="NAME=VALUE", help="Setting of the task, as stride=64.")
-@option("--speedup", multiple=True, type=float, metavar="X", help="Times as fast as now; repeatable.")
-@option("--latency-ms", multiple=True, type=float, metavar="MS", help="Milliseconds; repeatable.")
-@option("--recover", multiple=True, type=float, metavar="SHARE", help="Fastest that keeps it, e.g. 0.99.")
-@option("--params", multiple=True, type=float, metavar="N", help="Most parameters of the layers.")
-@option("--flops", multiple=True, type=float, metavar="N", help="Most FLOPs of the layers in a forward pass.")
-@option("--bytes", multiple=True, type=float, metavar="N", help="Most bytes of the layers' weights.")
-@option("--sparsity", multiple=True, type=float, metavar="SHARE", help="Of the layers' parameters to remove.")
-@option("--round-to", type=click.IntRange(min=1), help="Widths are multiples of this, such as 8, 16, 64.")
+@click.option(
+    "--task",
+    help="Task, such as sst2, classification or causal-lm; all are listed by `ziplm evaluate --help`.",
+)
+@option(
+    "--task-option",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Setting of the task, such as stride=64; repeatable.",
+)
+@option(
+    "--speedup",
+    multiple=True,
+    type=float,
+    metavar="X",
+    help="Target speedup over the dense model; repeatable.",
+)
+@option(
+    "--latency-ms",
+    multiple=True,
+    type=float,
+    metavar="MS",
+    help="Target time of a forward pass in milliseconds; repeatable.",
+)
+@option(
+    "--recover",
+    multiple=True,
+    type=float,
+    metavar="SHARE",
+    help="Make the fastest model that keeps this share of the metric, such as 0.99.",
+)
+@option("--params", multiple=True, type=float, metavar="N", help="Limit of the layers' parameters.")
+@option(
+    "--flops", multiple=True, type=float, metavar="N", help="Limit of the layers' FLOPs in a forward pass."
+)
+@option("--bytes", multiple=True, type=float, metavar="N", help="Limit of the layers' weights in bytes.")
+@option(
+    "--sparsity",
+    multiple=True,
+    type=float,
+    metavar="SHARE",
+    help="Share of the layers' parameters to remove.",
+)
+@option(
+    "--round-to", type=click.IntRange(min=1), help="Make FFN widths multiples of this, such as 8, 16 or 64."
+)
 @option("--uniform/--no-uniform", help="Give all layers the same size.")
-@click.option("-o", "--output", metavar="RUN", help="Folder of the run; goes on if it is there.")
-@click.option("--config", "config_file", type=Path, metavar="FILE", help="TOML with the same names.")
-@click.option("--dry-run", is_flag=True, help="Say what can be reached and what it would take.")
+@click.option("-o", "--output", metavar="RUN", help="Run folder; resumes the run if the folder exists.")
+@click.option(
+    "--config", "config_file", type=Path, metavar="FILE", help="TOML file with options, by the same names."
+)
+@click.option("--dry-run", is_flag=True, help="Show what can be reached and what it would take, and stop.")
 @data_options
 @environment_options
-@option("--latency-table", metavar="FILE", help="Measured elsewhere: nothing is measured here.")
-@option("--method", type=click.Choice(["default", "ziplm"]), help="ziplm: exactly as in the paper.")
-@option("--calibration-samples", type=click.IntRange(min=1), help="[default: 2048; language models 512]")
-@option("--search-samples", type=click.IntRange(min=1), help="For the search, and again to judge it.")
-@option("--gradients/--no-gradients", help="Find out what the loss feels: one backward pass.")
-@option("--selection", type=click.Choice(SELECTIONS), help="How columns are chosen.")
-@option("--update/--no-update", help="Correct the columns left for those that go.")
-@option("--centred/--not-centred", help="Let biases take over the mean of what goes.")
+@option("--latency-table", metavar="FILE", help="Latency table measured elsewhere; nothing is measured here.")
+@option(
+    "--method", type=click.Choice(["default", "ziplm"]), help="ziplm uses the configuration of the paper."
+)
+@option(
+    "--calibration-samples",
+    type=click.IntRange(min=1),
+    help="Samples behind the Hessians.  [default: 2048; language models 512]",
+)
+@option(
+    "--search-samples",
+    type=click.IntRange(min=1),
+    help="Samples for the search, and as many again to judge its result.",
+)
+@option("--gradients/--no-gradients", help="Weight errors by loss gradients, which takes one backward pass.")
+@option("--selection", type=click.Choice(SELECTIONS), help="How heads and columns are chosen.")
+@option("--update/--no-update", help="Correct the remaining weights for those that are removed.")
+@option("--centred/--not-centred", help="Let biases take over the mean output of what is removed.")
 @option(
     "--prior",
     type=click.Choice(PRIORS),
-    help="What levels are expected to harm; auto: all but own.",
+    help="Estimate of the harm of each size; auto tries all except own.",
 )
-@option("--search", type=click.Choice(SEARCHES), help="How levels are searched for.")
-@option("--evaluations", type=click.IntRange(min=0), help="Of the search; 1000 with --method ziplm.")
-@option("--loss", type=click.Choice(["kl", "task"]), help="Which loss the search looks at.")
-@option("--refit/--no-refit", help="Fit what is left to the dense model.")
-@option("--measure-seconds", type=float, help="Longest time of one measurement.")
-@option("--profile-seconds", type=float, help="Longest time of the latency table.")
-@option("--calibration-batch-size", type=click.IntRange(min=1), help="Samples at a time.")
-@option("--memory-gb", type=float, help="For Hessians; with less, more passes are made.")
+@option("--search", type=click.Choice(SEARCHES), help="Search method.")
+@option(
+    "--evaluations",
+    type=click.IntRange(min=0),
+    help="Number of candidates that the search evaluates; 1000 with --method ziplm.",
+)
+@option(
+    "--loss",
+    type=click.Choice(["kl", "task"]),
+    help="Loss of the search: divergence from the dense model, or the task's own.",
+)
+@option("--refit/--no-refit", help="Fit the remaining weights to the dense model.")
+@option("--measure-seconds", type=float, help="Time limit of one measurement.")
+@option("--profile-seconds", type=float, help="Time limit of the latency table.")
+@option(
+    "--calibration-batch-size",
+    type=click.IntRange(min=1),
+    help="Batch size while calibrating and evaluating.",
+)
+@option("--memory-gb", type=float, help="Memory for Hessians; with less, calibration makes more passes.")
 @training_options
-@option("--seed", type=int, help="Of everything that is random.")
+@option("--seed", type=int, help="Seed of everything that is random.")
 @click.pass_context
 def compress(context: click.Context, /, config_file: Path | None, dry_run: bool, **_: Any) -> None:
-    """Make MODEL faster by stated factors, as accurate as can be, and measure that it is.
+    """Make MODEL faster by the given factors, as accurate as possible, and measure the result.
 
-    MODEL is a folder or a name on the hub. The run folder gets one ordinary checkpoint for each target. The
-    same command goes on where an interrupted one was.
+    MODEL is a checkpoint folder or a name on the hub. The run folder receives one ordinary checkpoint for each
+    target. To resume an interrupted run, repeat the command.
     """
-    options = read_options(config_file) if config_file else {}
+    file = read_options(config_file) if config_file else {}
     said = {name: value for name, value in given(context).items() if name not in ("config_file", "dry_run")}
-    config = Config.of(merged(options, said))
+    options = Options.of(merged(file, said))
     console = Console(highlight=False)
     if dry_run and own_rank() == 0:
-        console.print(plan(config, Bars()), markup=False, soft_wrap=True)
+        console.print(plan(options, Bars()), markup=False, soft_wrap=True)
     if dry_run:
         return
-    made = run_compress(config=config, progress=Bars())
+    family = run_compress(options=options, progress=Bars())
     if own_rank() == 0:
-        print_family(made, console)
+        print_family(family, console)

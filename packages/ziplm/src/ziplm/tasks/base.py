@@ -1,4 +1,4 @@
-"""The seam to tasks: where data comes from, how it becomes batches, and what it is judged by."""
+"""Interface of a task: where its data comes from, how batches are made, and which metrics judge a model."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,91 +9,80 @@ from typing import Any, ClassVar
 import torch
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from ziplm.checkpoint import load, model_class_of, read_config
+from ziplm.architectures.checkpoint import load, model_class_of, read_config
+from ziplm.architectures.network import from_hub
 from ziplm.errors import BadCheckpoint, UsageError, one_line
-from ziplm.heads import IGNORED, LABELS, Batch, Head
-from ziplm.network import from_hub
+from ziplm.options.source import Source
+from ziplm.tasks.heads import IGNORED, LABELS, Batch, Head
 
 Features = Mapping[str, Any]
-"""One tokenised example: `input_ids`, `attention_mask`, … as lists, and labels if there are any."""
+"""One tokenised example: `input_ids`, `attention_mask`, … as lists, and its labels, if any."""
 
 Progress = Callable[[int, int], None]
-"""Called with what is done and what there is to do."""
+"""Callback that receives the number of examples done and the total number."""
 
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where examples come from: files, or else the task's own data set by name."""
-
-    train_file: str | None = None
-    validation_file: str | None = None
-    eval_file: str | None = None
-    """To evaluate on something else."""
-    text_columns: tuple[str, ...] = ()
-    """One, or two for pairs; none: the task's own, or the first that is text."""
-    label_column: str | None = None
-    train: bool = True
-    """Whether training examples are wanted at all."""
-
-    @property
-    def has_files(self) -> bool:
-        """Whether any file is given; then all data comes from files."""
-        return any((self.train_file, self.validation_file, self.eval_file))
-
-    @property
-    def evaluation_files(self) -> dict[str, str]:
-        """The file to evaluate on, by the name of the split; none if none is given."""
-        if self.eval_file:
-            return {"eval": self.eval_file}
-        return {"validation": self.validation_file} if self.validation_file else {}
-
-
-@dataclass(frozen=True)
 class Splits:
-    """Tokenised data. What no file was given for is empty."""
+    """Tokenised training and evaluation data. A split without a file is empty."""
 
     train: Sequence[Features]
-    """To calibrate on, and to fine-tune on."""
+    """Examples for calibration and fine-tuning."""
     evaluation: Mapping[str, Sequence[Features]] = field(default_factory=dict)
-    """What metrics are computed on, by name; the first is the main one."""
+    """Examples to compute metrics on, by name of the split. The first split is the main one."""
 
 
 class Task(ABC):
-    """What a model is for."""
+    """Purpose of a model: its data, its head and its metrics."""
 
     name: str
     head: Head
     metric: str
-    """The main one of what `evaluate` returns."""
+    """Name of the main metric among those that `evaluate` returns."""
     greater_is_better: bool = True
     calibration_samples: ClassVar[int] = 2048
     class_endings: ClassVar[tuple[str, ...]]
-    """What the name of a model's class ends with if it has the head for this task."""
+    """Endings of the class names of models that have the head for this task."""
     padding_id: int = 0
-    """The token that `collate` pads with; `load_splits` sets it."""
+    """Id of the token that `collate` pads with; set by `load_splits`."""
 
     def load_model(self, path: str, **options: Any) -> PreTrainedModel:
-        """The model with this task's head, in eval mode; `ziplm.load` and its errors.
+        """Load a checkpoint that has this task's head, in eval mode.
+
+        Args:
+            path: folder of the checkpoint, or its name on the hub.
+            options: options of `ziplm.load`.
 
         Raises:
-            UsageError: if the checkpoint has another head.
+            UsageError: the checkpoint has a different head.
+            ZipLMError: the checkpoint cannot be loaded; see `ziplm.load`.
         """
         name = model_class_of(path, read_config(path)).__name__
         if not name.endswith(self.class_endings):
             raise UsageError(
                 f"{path} is a {name}, but task {self.name} needs one that ends with "
                 f"{' or '.join(self.class_endings)}",
-                "fine-tune the model for the task first, or choose the task that it was made for",
+                "fine-tune the model for this task first, or choose the task it was fine-tuned for",
             )
         return load(path, **options)
 
     def load_pretrained(self, path: str, seed: int = 0, **options: Any) -> PreTrainedModel:
-        """A model to fine-tune: as `load_model`, or with a new head if it has another and the task knows one.
+        """Load a model to fine-tune, with a new head if the checkpoint does not have this task's.
 
-        The new head's weights are random, and depend on the seed only.
+        The weights of a new head are random and depend only on the seed. Tasks that define no `new_head` need
+        a checkpoint that has the right head, as for `load_model`.
+
+        Args:
+            path: folder of the checkpoint, or its name on the hub.
+            seed: seed of the new head's weights.
+            options: options of `ziplm.load`, or of transformers' `from_pretrained` if there is a new head.
+
+        Raises:
+            UsageError: the checkpoint has a different head, and the task cannot make a new one.
+            BadCheckpoint: the checkpoint cannot be loaded with a new head.
         """
         found = self.new_head()
         if found is None or model_class_of(path, read_config(path)).__name__.endswith(self.class_endings):
@@ -112,13 +101,21 @@ class Task(ABC):
         return model.eval()
 
     def new_head(self) -> tuple[Any, dict[str, Any]] | None:
-        """The Auto class, and settings for the config, of a model that is yet to be trained for this task."""
+        """Return how to load a model with an untrained head for this task, or None if that is not supported.
+
+        Returns:
+            The Auto class of transformers, and settings for the model's config.
+        """
         return None
 
     def load_tokenizer(self, path: str) -> PreTrainedTokenizerBase:
-        """The tokenizer of a checkpoint; no code from the folder is run."""
+        """Load the tokenizer of a checkpoint, without running code from its folder.
+
+        Raises:
+            BadCheckpoint: the tokenizer is missing or cannot be loaded.
+        """
         if Path(path).is_dir() and not any((Path(path) / name).is_file() for name in VOCABULARIES):
-            # Asked for it, transformers 5 would make one that knows no word.
+            # Without these files, transformers 5 would return a tokenizer with an empty vocabulary.
             raise BadCheckpoint(
                 f"{path} has no tokenizer", "save it beside the model: tokenizer.save_pretrained(folder)"
             )
@@ -136,10 +133,20 @@ class Task(ABC):
     def load_splits(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: Source, max_length: int
     ) -> Splits:
-        """Read and tokenise; raises UsageError with what is wrong with the data."""
+        """Read and tokenise the data.
+
+        Args:
+            model: model that the examples are for.
+            tokenizer: tokenizer of the model.
+            source: where the data comes from.
+            max_length: maximum number of tokens of an example.
+
+        Raises:
+            UsageError: the data cannot be read, or does not fit the model or the task.
+        """
 
     def collate(self, features: Sequence[Features]) -> Batch:
-        """Examples as one batch, padded on the right, labels included; same examples, same batch."""
+        """Return examples as one batch of tensors, padded on the right, with labels; deterministic."""
         width = max(len(feature["input_ids"]) for feature in features)
         fill = {"input_ids": self.padding_id, "attention_mask": 0, "token_type_ids": 0}
         batch = {}
@@ -161,18 +168,31 @@ class Task(ABC):
         batch_size: int = 32,
         progress: Progress | None = None,
     ) -> dict[str, float]:
-        """All metrics of a model on one evaluation split."""
+        """Compute all metrics of a model on one evaluation split.
+
+        Args:
+            model: model to evaluate.
+            features: examples of the split.
+            batch_size: number of examples per forward pass.
+            progress: called after each batch.
+
+        Returns:
+            Metrics by name.
+
+        Raises:
+            UsageError: there are no examples, the batch size is not positive, or a metric is not finite.
+        """
 
     def prepare_reference(self, model: PreTrainedModel, features: Sequence[Features]) -> None:  # noqa: B027
-        """Show the dense model to a task whose metric compares with it; most do not."""
+        """Give the dense model to a task whose metric compares with it. By default, do nothing."""
 
     def copy_extras(self, source: str | Path, target: str | Path) -> None:  # noqa: B027
-        """Copy what a checkpoint of this task holds beside model and tokenizer; mostly nothing."""
+        """Copy files of a checkpoint that belong to neither model nor tokenizer. By default, copy nothing."""
 
     def batches(
         self, features: Sequence[Features], batch_size: int, device: torch.device | str = "cpu"
     ) -> Iterator[tuple[list[int], Batch]]:
-        """Batches of about equally long examples, and which examples they hold; always the same ones."""
+        """Yield batches of similarly long examples, each with the indices of its examples; deterministic."""
         order = sorted(range(len(features)), key=lambda index: (len(features[index]["input_ids"]), index))
         for start in range(0, len(order), batch_size):
             chosen = order[start : start + batch_size]

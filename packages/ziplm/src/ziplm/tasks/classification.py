@@ -1,4 +1,4 @@
-"""Texts, or pairs of texts, with a label: the part that all such tasks share, and the user's own files."""
+"""Classification of texts or pairs of texts: the base class of such tasks, and the task for user data."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -8,8 +8,8 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ziplm.errors import UsageError
-from ziplm.heads import Classification, Head, Regression
-from ziplm.tasks.base import Features, Progress, Source, Splits, Task
+from ziplm.options.source import Source
+from ziplm.tasks.base import Features, Progress, Splits, Task
 from ziplm.tasks.columns import (
     LABEL_NAMES,
     TEXT_NAMES,
@@ -23,19 +23,27 @@ from ziplm.tasks.columns import (
 )
 from ziplm.tasks.encoding import Tokenised, check_fit, padding_token
 from ziplm.tasks.files import Table, read_table
+from ziplm.tasks.heads import Classification, Head, Regression
 from ziplm.tasks.inference import evaluation_batches, finite, inference
 from ziplm.tasks.metrics import METRICS
 from ziplm.tasks.reading import as_is, read_parts
 
 
 class SequenceTask(Task):
-    """A label or a number for a text or a pair of texts; the first of the metrics is the main one."""
+    """Predict a class or a number for a text or a pair of texts.
+
+    Args:
+        name: name of the task.
+        metrics: names of its metrics; the first is the main one.
+        dataset: data set on the hub, as ``name`` or ``name:config``, used if no files are given.
+        regression: whether the model predicts a number rather than a class.
+    """
 
     class_endings = ("ForSequenceClassification",)
     text_names: Sequence[Sequence[str]] = TEXT_NAMES
     label_names: Sequence[str] = LABEL_NAMES
     empty_texts: ClassVar[bool] = False
-    """Whether data may hold empty texts."""
+    """Whether the data may contain empty texts."""
 
     def __init__(
         self, name: str, metrics: Sequence[str], dataset: str | None, regression: bool = False
@@ -48,7 +56,7 @@ class SequenceTask(Task):
         self.head: Head = Regression() if regression else Classification()
 
     def load_model(self, path: str, **options: Any) -> PreTrainedModel:
-        """See `Task.load_model`. Models that look for their padding token are told one if they have none."""
+        """See `Task.load_model`. A model without a padding token gets its end-of-text token for padding."""
         model = super().load_model(path, **options)
         if model.config.pad_token_id is None and isinstance(model.config.eos_token_id, int):
             model.config.pad_token_id = model.config.eos_token_id
@@ -57,7 +65,7 @@ class SequenceTask(Task):
     def load_splits(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: Source, max_length: int
     ) -> Splits:
-        """See `Task.load_splits`. Training examples are tokenised when they are asked for."""
+        """See `Task.load_splits`. Training examples are tokenised on access."""
         self.check_outputs(model)
         self.padding_id = padding_token(model, tokenizer)
         train, evaluation = self.read(source)
@@ -68,7 +76,7 @@ class SequenceTask(Task):
         )
 
     def read(self, source: Source) -> tuple[Table | None, dict[str, Table]]:
-        """Training and evaluation data."""
+        """Read the training data, or None, and the evaluation data by name of the split."""
         return read_parts(self.name, source, read_table, as_is, self.dataset)
 
     def encode(
@@ -80,7 +88,7 @@ class SequenceTask(Task):
         max_length: int,
         labelled: bool = True,
     ) -> Tokenised:
-        """A table as features, with labels if they are wanted."""
+        """Return the examples of a table, with labels if `labelled`."""
         label = label_column(table, source.label_column, self.label_names) if labelled else None
         columns = text_columns(table, source.text_columns, self.text_names, label)
         check_fit(model, tokenizer, max_length, len(columns))
@@ -91,16 +99,16 @@ class SequenceTask(Task):
         return Tokenised(tokenizer, texts, max_length, others)
 
     def labels(self, model: PreTrainedModel, table: Table, column: str) -> Sequence[int] | Sequence[float]:
-        """Labels as the model numbers them."""
+        """Return a column's labels in the model's numbering; for a regression, its numbers."""
         if self.regression:
             return numbers_of(table, column)
         return labels_of(table, column, model_labels(model), outputs_of(model))
 
     def check_outputs(self, model: PreTrainedModel) -> None:
-        """Raise unless the model's head has as many outputs as the task needs."""
+        """Raise a UsageError unless the model's head has as many outputs as the task needs."""
         if outputs_of(model) < 2:
             raise UsageError(
-                f"the model has {outputs_of(model)} output, but task {self.name} needs one for a class",
+                f"the model has {outputs_of(model)} output, but task {self.name} needs one for each class",
                 "give a model with a classification head",
             )
 
@@ -117,7 +125,7 @@ class SequenceTask(Task):
         return finite({name: METRICS[name](predictions, labels) for name in self.metrics})
 
     def numbered(self, model: PreTrainedModel, classes: np.ndarray) -> np.ndarray:
-        """The model's classes by the numbers that metrics know: some tell class 1 from the others."""
+        """Convert classes from the model's numbering to the task's, which metrics such as F1 rely on."""
         return classes
 
     def predict(
@@ -127,7 +135,7 @@ class SequenceTask(Task):
         batch_size: int = 32,
         progress: Progress | None = None,
     ) -> np.ndarray:
-        """Classes as the model numbers them, or numbers in float64, (examples,)."""
+        """Return the predicted classes in the model's numbering, or float64 numbers, of shape (examples,)."""
         predictions = np.zeros(len(features), dtype=np.float64 if self.regression else np.int64)
         with inference(model):
             for chosen, batch in evaluation_batches(self, model, features, batch_size, progress):
@@ -138,10 +146,10 @@ class SequenceTask(Task):
 
 
 class ClassificationTask(SequenceTask):
-    """The user's own data with a column of text, or two, and one of labels.
+    """Classification of the user's own data: one or two columns of text, and one of labels.
 
     Args:
-        dataset: on the hub, as ``name`` or ``name:config``, used if no files are given.
+        dataset: data set on the hub, as ``name`` or ``name:config``, used if no files are given.
     """
 
     def __init__(self, dataset: str | None = None) -> None:

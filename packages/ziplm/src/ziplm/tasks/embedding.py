@@ -1,4 +1,4 @@
-"""One vector for a text, as sentence-transformers makes them."""
+"""Text embeddings, as in sentence-transformers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,36 +8,42 @@ from typing import Any, get_args
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ziplm.checkpoint import load
+from ziplm.architectures.checkpoint import load
+from ziplm.architectures.network import from_hub
 from ziplm.errors import UsageError
-from ziplm.heads import Embedding
-from ziplm.network import from_hub
-from ziplm.tasks.base import Features, Progress, Source, Splits, Task
+from ziplm.options.source import Source
+from ziplm.tasks.base import Features, Progress, Splits, Task
 from ziplm.tasks.columns import TEXT_NAMES, numbers_of, text_columns, texts_of
 from ziplm.tasks.encoding import Tokenised, check_fit, padding_token
 from ziplm.tasks.files import Table, existing, read_table, read_text
+from ziplm.tasks.heads import Embedding
 from ziplm.tasks.inference import evaluation_batches, finite, inference
 from ziplm.tasks.metrics import pearson, spearman
 from ziplm.tasks.reading import read_parts
 from ziplm.tasks.sentence_folder import Pooling, copy_settings, read_settings
 
 NEIGHBOURS = 10
-ROWS = 1024  # of similarities that are alive at once
+ROWS = 1024  # rows of the similarity matrix computed at a time
 
 
 class EmbeddingTask(Task):
-    """Embeddings of texts.
+    """Embed each text as one vector.
 
-    Judged by how well cosines of pairs follow people's scores if the evaluation file has two columns of text
-    and one of scores; else by how many of a text's nearest neighbours are the same as with the dense model.
+    If the evaluation data has two columns of text and one of scores, the metric is the correlation of the
+    cosines of the pairs with the scores. Otherwise it is the share of each text's nearest neighbours that are
+    the same as with the dense model.
 
     Args:
-        pooling: "mean" or "cls"; None: as a sentence-transformers folder says, else the mean.
-        dataset: on the hub, as ``name`` or ``name:config``, used if no files are given.
+        pooling: "mean" or "cls". None takes the pooling of a sentence-transformers folder, and "mean" for
+            other models.
+        dataset: data set on the hub, as ``name`` or ``name:config``, used if no files are given.
+
+    Raises:
+        UsageError: the pooling is unknown.
     """
 
     name = "embedding"
-    class_endings = ("",)  # any head can be left off
+    class_endings = ("",)  # any model will do, since its head is dropped
 
     def __init__(self, pooling: Pooling | None = None, dataset: str | None = None) -> None:
         if pooling not in (None, *get_args(Pooling)):
@@ -50,13 +56,13 @@ class EmbeddingTask(Task):
         self.reference: torch.Tensor | None = None
 
     def load_model(self, path: str, **options: Any) -> PreTrainedModel:
-        """The model without any head. What sentence-transformers keeps beside it is read, too."""
+        """Load the model without its head, and read the settings of sentence-transformers beside it."""
         saved, self.longest = read_settings(path)
         self.head = Embedding(self.pooling or saved or "mean")
         model = load(path, **options).base_model
         assert isinstance(model, PreTrainedModel)
-        if getattr(model, "pooler", model) is None:  # that of a masked language model, say
-            # Checkpoints of the bare model hold one. It plays no part here, so it may be random.
+        if getattr(model, "pooler", model) is None:  # for example in a masked language model
+            # A checkpoint of the bare model includes a pooler. Embeddings do not use it, so it may be random.
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 model = type(model).from_pretrained(path, **from_hub(path), **options).eval()
@@ -65,7 +71,7 @@ class EmbeddingTask(Task):
     def load_splits(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: Source, max_length: int
     ) -> Splits:
-        """See `Task.load_splits`. Texts are cut at the length that the folder says, if that is less."""
+        """See `Task.load_splits`. Texts are cut to the folder's own maximum length if that is shorter."""
         max_length = min(max_length, self.longest or max_length)
         check_fit(model, tokenizer, max_length)
         self.padding_id = padding_token(model, tokenizer)
@@ -90,7 +96,7 @@ class EmbeddingTask(Task):
         batch_size: int = 32,
         progress: Progress | None = None,
     ) -> torch.Tensor:
-        """Embeddings of unit length, float32 (examples, hidden)."""
+        """Return embeddings of unit length, float32 of shape (examples, hidden)."""
         embeddings = torch.zeros(len(features), model.config.hidden_size)
         with inference(model):
             for chosen, batch in evaluation_batches(self, model, features, batch_size, progress):
@@ -98,7 +104,7 @@ class EmbeddingTask(Task):
         return embeddings
 
     def prepare_reference(self, model: PreTrainedModel, features: Sequence[Features]) -> None:
-        """Keep the dense model's nearest neighbours to compare with; with scores, there is no need."""
+        """Remember the dense model's nearest neighbours; not needed for pairs with scores."""
         if "score" not in features[0]:
             self.reference = nearest(self.embed(model, features))
 
@@ -109,7 +115,7 @@ class EmbeddingTask(Task):
         batch_size: int = 32,
         progress: Progress | None = None,
     ) -> dict[str, float]:
-        """See `Task.evaluate`. Without scores, `prepare_reference` comes first, with the same features."""
+        """See `Task.evaluate`. Without scores, call `prepare_reference` with the same features first."""
         embeddings = self.embed(model, features, batch_size, progress)
         if "score" in features[0]:
             cosines = (embeddings[::2] * embeddings[1::2]).sum(-1).numpy()
@@ -125,35 +131,35 @@ class EmbeddingTask(Task):
         return {"neighbour_overlap": float(same.float().mean())}
 
     def copy_extras(self, source: str | Path, target: str | Path) -> None:
-        """Write what makes the result open in sentence-transformers, with the pooling of this task."""
+        """Write the files that sentence-transformers needs to open the target, with this task's pooling."""
         copy_settings(source, target, self.head.pooling)
 
 
 @dataclass(frozen=True)
 class Sentences:
-    """Texts; with scores, of pairs, the two texts of a pair stand one after the other."""
+    """Single texts, or pairs of texts with scores; the two texts of a pair follow each other."""
 
     texts: list[str]
     scores: list[float]
 
     def tokenised(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> list[Features]:
-        """Features of all texts, both of a pair with its score."""
+        """Return the tokenised texts; both texts of a pair carry its score."""
         others = {"score": [score for score in self.scores for _ in range(2)]} if self.scores else {}
         return Tokenised(tokenizer, [self.texts], max_length, others).all()
 
 
 def read_sentences(path: str, source: Source) -> Sentences:
-    """One text a line, or a table."""
+    """Read a file: a ``.txt`` file with one text per line, or a table."""
     if existing(path).suffix.lower() != ".txt":
         return sentences_of(read_table(path), source)
     lines = [line.strip() for line in read_text(path).split("\n")]
     if not any(lines):
-        raise UsageError(f"{path} holds no text", "give one sentence a line")
+        raise UsageError(f"{path} holds no text", "give one sentence per line")
     return Sentences([line for line in lines if line], [])
 
 
 def sentences_of(table: Table, source: Source) -> Sentences:
-    """The texts of a table, and its scores if there are two columns of text."""
+    """Return the texts of a table, and their scores if it has two columns of text."""
     label = source.label_column or next((name for name in ("score", "label") if name in table.columns), None)
     columns = text_columns(table, source.text_columns, TEXT_NAMES, label)
     texts = [texts_of(table, column) for column in columns]
@@ -162,10 +168,20 @@ def sentences_of(table: Table, source: Source) -> Sentences:
 
 
 def nearest(embeddings: torch.Tensor) -> torch.Tensor:
-    """The nearest others of each, (texts, at most 10), given embeddings of unit length (texts, hidden)."""
+    """Return the indices of each text's nearest neighbours by cosine.
+
+    Args:
+        embeddings: vectors of unit length, (texts, hidden).
+
+    Returns:
+        Indices of other texts, (texts, neighbours): 10 neighbours, or fewer if there are few texts.
+
+    Raises:
+        UsageError: there are fewer than three texts.
+    """
     count = min(NEIGHBOURS, (len(embeddings) - 1) // 2)
     if count < 1:
-        raise UsageError(f"{len(embeddings)} texts have no neighbours to speak of", "give 30 or more")
+        raise UsageError(f"{len(embeddings)} texts have no neighbours to compare", "give 30 texts or more")
     found = []
     for start in range(0, len(embeddings), ROWS):
         cosines = embeddings[start : start + ROWS] @ embeddings.T  # (rows, texts)

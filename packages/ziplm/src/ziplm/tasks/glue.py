@@ -1,4 +1,4 @@
-"""The tasks of GLUE: their files as published, their names on the hub, their metrics."""
+"""The tasks of GLUE, read from the published files or from the hub."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,8 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel, Pr
 
 from ziplm.errors import UsageError
 from ziplm.files import written_whole
-from ziplm.tasks.base import Features, Source
+from ziplm.options.source import Source
+from ziplm.tasks.base import Features
 from ziplm.tasks.classification import SequenceTask
 from ziplm.tasks.columns import labels_of, model_labels, numbers_of, outputs_of
 from ziplm.tasks.encoding import padding_token
@@ -23,29 +24,29 @@ HUB = "nyu-mll/glue"
 
 @dataclass(frozen=True)
 class Spec:
-    """What is particular about one of them."""
+    """Data format and metrics of one GLUE task."""
 
     title: str
-    """As GLUE spells it."""
+    """Name of the task as GLUE spells it."""
     texts: tuple[tuple[str, ...], ...]
-    """Columns of text: in the published files, and on the hub if they differ there."""
+    """Names of the text columns: in the published files, then on the hub if they differ."""
     labels: tuple[str, ...]
-    """Names of the classes in the order of GLUE; none for regression."""
+    """Names of the classes in the order of GLUE; empty for a regression."""
     metrics: tuple[str, ...]
     label_column: str = "label"
-    """In the published files; on the hub it is always "label"."""
+    """Name of the label column in the published files; on the hub it is always "label"."""
     parts: tuple[str, ...] = ("",)
-    """Endings of the names of the splits to evaluate on and to predict."""
+    """Suffixes of the names of the validation and test splits."""
     headerless: tuple[str, ...] = ()
-    """Names of the columns of published files without a header."""
+    """Column names of the published files, if those have no header."""
     broken_rows: bool = False
-    """Whether published files hold rows with too few columns, which are left out."""
+    """Whether the published files contain rows with too few columns, which are skipped."""
     server_names: bool = False
-    """Whether the server wants names of classes, not numbers."""
+    """Whether the GLUE server expects names of classes rather than numbers."""
 
     @property
     def server_files(self) -> tuple[str, ...]:
-        """Names of the files that the server takes."""
+        """Names of the prediction files that the GLUE server accepts."""
         if len(self.parts) == 1:
             return (f"{self.title}.tsv",)
         return (f"{self.title}-m.tsv", f"{self.title}-mm.tsv")
@@ -92,9 +93,15 @@ SPECS: Mapping[str, Spec] = {
 
 
 class GlueTask(SequenceTask):
-    """One task of GLUE, from its files as published (or in other formats), or from the hub."""
+    """One task of GLUE, read from files or from the hub.
 
-    empty_texts = True  # the published files of QQP hold some
+    Files may have the published format, or any other that `read_table` reads.
+
+    Args:
+        name: a key of `SPECS`.
+    """
+
+    empty_texts = True  # the published files of QQP contain some
 
     def __init__(self, name: str) -> None:
         self.spec = SPECS[name]
@@ -103,7 +110,7 @@ class GlueTask(SequenceTask):
         self.label_names = (self.spec.label_column, "label")
 
     def read(self, source: Source) -> tuple[Table | None, dict[str, Table]]:
-        """See `SequenceTask.read`. Beside MNLI's dev_matched.tsv, dev_mismatched.tsv is read, too."""
+        """See `SequenceTask.read`. With MNLI's dev_matched.tsv, dev_mismatched.tsv beside it is read, too."""
         files = source.evaluation_files
         if "validation" in files and (other := self._mismatched(files["validation"])):
             files = {"validation_matched": files["validation"], "validation_mismatched": other}
@@ -111,7 +118,7 @@ class GlueTask(SequenceTask):
         return read_parts(self.name, source, self._read_file, as_is, self.dataset, files, splits)
 
     def new_head(self) -> tuple[Any, dict[str, Any]]:
-        """See `Task.new_head`: classes by the names of GLUE."""
+        """See `Task.new_head`. The classes have the names of GLUE."""
         names = dict(enumerate(self.spec.labels or ("score",)))
         numbers = {name: number for number, name in names.items()}
         return AutoModelForSequenceClassification, {"id2label": names, "label2id": numbers}
@@ -119,10 +126,13 @@ class GlueTask(SequenceTask):
     def load_test(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: Source, max_length: int
     ) -> dict[str, Sequence[Features]]:
-        """The test set without labels, by the names of the files that the GLUE server takes.
+        """Read and tokenise the test set, which has no labels.
 
-        It is `eval_file` or `validation_file`, and MNLI's test_mismatched.tsv beside test_matched.tsv.
-        Without a file it is on the hub.
+        It is read from `eval_file` or `validation_file` of the source; with MNLI's test_matched.tsv,
+        test_mismatched.tsv beside it is read, too. If no file is given, it is read from the hub.
+
+        Returns:
+            Examples by name of the prediction file that the GLUE server accepts.
         """
         self.check_outputs(model)
         self.padding_id = padding_token(model, tokenizer)
@@ -142,7 +152,7 @@ class GlueTask(SequenceTask):
     def write_predictions(
         self, model: PreTrainedModel, features: Sequence[Features], path: str | Path
     ) -> None:
-        """Predictions on a test set as a file that the GLUE server takes: index and prediction, in order."""
+        """Write predictions on a test set as the GLUE server expects them: index and prediction, in order."""
         predictions = self.predict(model, features)
         if self.regression:
             answers = [f"{number:.3f}" for number in np.clip(predictions, 0, 5)]
@@ -155,11 +165,11 @@ class GlueTask(SequenceTask):
             temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def numbered(self, model: PreTrainedModel, classes: np.ndarray) -> np.ndarray:
-        """See `SequenceTask.numbered`: GLUE's numbers."""
+        """See `SequenceTask.numbered`. The metrics use GLUE's numbering of the classes."""
         return classes if self.regression else np.argsort(self.order(model))[classes]
 
     def _mismatched(self, path: str) -> str | None:
-        """The file of MNLI's other genres that lies beside the one given, if there is one."""
+        """Return MNLI's mismatched file beside a matched one, if there is one."""
         matched = Path(path)
         other = matched.with_name(matched.name.replace("_matched", "_mismatched"))
         return str(other) if len(self.spec.parts) > 1 and other != matched and other.is_file() else None
@@ -168,16 +178,16 @@ class GlueTask(SequenceTask):
         return read_table(path, self.spec.headerless, self.spec.broken_rows)
 
     def check_outputs(self, model: PreTrainedModel) -> None:
-        """Raise unless the model's head has as many outputs as the task has classes, or one for a number."""
+        """Raise a UsageError unless the head has one output per class, or a single one for a regression."""
         needed = len(self.spec.labels) or 1
         if outputs_of(model) != needed:
             raise UsageError(
                 f"the model has {outputs_of(model)} outputs, but task {self.name} needs {needed}",
-                "give a model that was fine-tuned for it",
+                "give a model that was fine-tuned for this task",
             )
 
     def labels(self, model: PreTrainedModel, table: Table, column: str) -> Sequence[int] | Sequence[float]:
-        """Labels as the model numbers them; numbers in the data are in the order of GLUE."""
+        """See `SequenceTask.labels`. Numbers in the data follow the order of GLUE."""
         if self.regression:
             return numbers_of(table, column)
         names = {name: number for number, name in enumerate(self.spec.labels)}
@@ -185,9 +195,10 @@ class GlueTask(SequenceTask):
         return [order[number] for number in labels_of(table, column, names, len(names))]
 
     def order(self, model: PreTrainedModel) -> list[int]:
-        """The model's number for each of GLUE's classes.
+        """Return the model's number for each of GLUE's classes.
 
-        It is the same if the model does not name its classes, or names them in its own way.
+        They are matched by name. If the names of the model's classes are not those of GLUE, its numbering is
+        assumed to be the same.
         """
         known = {name.lower(): number for name, number in model_labels(model).items()}
         if sorted(known) == sorted(self.spec.labels):

@@ -1,22 +1,26 @@
-"""Data sets by their names on the hub, or in the local cache if there is no network."""
+"""Read data sets from the hub, or from the local cache if there is no network."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import datasets
 
+from ziplm.architectures.network import hub_answers
 from ziplm.errors import UsageError, one_line
-from ziplm.network import hub_answers
 from ziplm.tasks.files import Table
 
 
 def read_hub(title: str, split: str) -> Table:
-    """One split of a data set, given as ``name`` or ``name:config``; no code of the data set is run.
+    """Read one split of a data set, without running code of the data set.
 
-    Without a network, what is in the local cache is used at once, without the half minute of retries.
+    Without a network, the local cache is used immediately, rather than after half a minute of retries.
+
+    Args:
+        title: name of the data set, as ``name`` or ``name:config``.
+        split: name of the split.
 
     Raises:
-        UsageError: if it cannot be had.
+        UsageError: the data set or the split cannot be loaded.
     """
     name, _, config = title.partition(":")
     with _offline_unless_reachable() as reachable:
@@ -36,16 +40,17 @@ def read_hub(title: str, split: str) -> Table:
                 ) from error
             raise UsageError(
                 f"the data set {title} has no split {split}, or cannot be loaded: {one_line(error)}",
-                "check its name, or give --train-file and --validation-file",
+                "check the name, or give --train-file and --validation-file",
             ) from error
-    kinds = {name: getattr(kind, "feature", kind) for name, kind in data.features.items()}  # or lists of it
+    # For a column of lists, `feature` is the kind of the elements.
+    kinds = {name: getattr(kind, "feature", kind) for name, kind in data.features.items()}
     classes = {name: kind.names for name, kind in kinds.items() if isinstance(kind, datasets.ClassLabel)}
     return Table(f"{title} ({split})", data.to_dict(), classes)
 
 
 @contextmanager
 def _offline_unless_reachable() -> Iterator[bool]:
-    """Whether the hub answers; while it does not, `datasets` is told so."""
+    """Yield whether the hub is reachable; if not, put `datasets` into offline mode for the duration."""
     reachable = not datasets.config.HF_HUB_OFFLINE and hub_answers()
     before = datasets.config.HF_HUB_OFFLINE
     datasets.config.HF_HUB_OFFLINE = not reachable

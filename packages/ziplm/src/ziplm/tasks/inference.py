@@ -1,4 +1,4 @@
-"""Running a model over examples to see what it makes of them."""
+"""Run a model over examples to evaluate it."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,12 +8,12 @@ import torch
 from transformers import PreTrainedModel
 
 from ziplm.errors import UsageError
-from ziplm.heads import Batch
 from ziplm.tasks.base import Features, Progress, Task
+from ziplm.tasks.heads import Batch
 
 
 def finite(metrics: dict[str, float]) -> dict[str, float]:
-    """The metrics, if they are numbers; a model that makes none is told about rather than written down."""
+    """Return the metrics; raise a UsageError if any of them is not finite, so that it is never recorded."""
     if not all(math.isfinite(value) for value in metrics.values()):
         raise UsageError(
             f"the model's outputs are no finite numbers: {', '.join(f'{k} {v}' for k, v in metrics.items())}",
@@ -24,7 +24,7 @@ def finite(metrics: dict[str, float]) -> dict[str, float]:
 
 @contextmanager
 def inference(model: PreTrainedModel) -> Iterator[None]:
-    """No gradients and no dropout within; every module is as it was afterwards."""
+    """Disable gradients and dropout for the duration; afterwards, restore the mode of every module."""
     before = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -42,7 +42,11 @@ def evaluation_batches(
     batch_size: int,
     progress: Progress | None,
 ) -> Iterator[tuple[list[int], Batch]]:
-    """`Task.batches` on the model's device, with progress told after each."""
+    """Yield the batches of `Task.batches` on the model's device, and report progress after each.
+
+    Raises:
+        UsageError: there are no examples, or the batch size is not positive.
+    """
     if not len(features):
         raise UsageError("there are no examples to evaluate on", "give --validation-file or --eval-file")
     if batch_size < 1:

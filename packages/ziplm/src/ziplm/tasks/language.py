@@ -1,4 +1,4 @@
-"""Language models over running text: next tokens."""
+"""Language modelling on running text: the base class of such tasks, and prediction of next tokens."""
 
 import math
 import re
@@ -9,23 +9,30 @@ import numpy as np
 import torch.nn.functional as F  # noqa: N812
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ziplm.adapters import adapter_for
+from ziplm.architectures.registry import language_head
 from ziplm.errors import UsageError
-from ziplm.heads import IGNORED, ROWS, LanguageModel
-from ziplm.tasks.base import Features, Progress, Source, Splits, Task
+from ziplm.options.source import Source
+from ziplm.tasks.base import Features, Progress, Splits, Task
 from ziplm.tasks.columns import text_columns, texts_of
 from ziplm.tasks.encoding import Examples, check_fit, padding_token
 from ziplm.tasks.files import Table, existing, read_table, read_text
+from ziplm.tasks.heads import IGNORED
 from ziplm.tasks.inference import evaluation_batches, finite, inference
+from ziplm.tasks.language_model import ROWS, LanguageModel
 from ziplm.tasks.reading import read_parts
 
-PIECE = 20_000  # characters tokenised at a time
+PIECE = 20_000  # number of characters tokenised at a time
 PLAIN = (".txt", ".raw", ".tokens")  # WikiText is published with the last two
 BOUNDARY = re.compile(r"\s(?=\S)")
 
 
 class LanguageTask(Task):
-    """What language models share: text from files or the hub, and perplexity."""
+    """Base class of the language modelling tasks: reads text and computes perplexity.
+
+    Args:
+        dataset: data set on the hub, as ``name`` or ``name:config``, used if no files are given.
+        separator: text inserted between the rows of a table.
+    """
 
     metric = "perplexity"
     greater_is_better = False
@@ -37,7 +44,10 @@ class LanguageTask(Task):
         self.separator = separator
 
     def texts(self, source: Source) -> tuple[str | None, dict[str, str]]:
-        """Training and evaluation text: files of text as they are, rows of tables joined."""
+        """Read the training text, or None, and the evaluation texts by name of the split.
+
+        Text files are read unchanged; the rows of a table are joined with the separator.
+        """
 
         def join(table: Table) -> str:
             columns = text_columns(table, source.text_columns[:1], (("text",),), None)
@@ -56,10 +66,10 @@ class LanguageTask(Task):
         batch_size: int = 32,
         progress: Progress | None = None,
     ) -> dict[str, float]:
-        """See `Task.evaluate`. Logits are made a few rows at a time: all at once would take gigabytes."""
+        """See `Task.evaluate`. Logits are computed a few rows at a time, because all would take gigabytes."""
         total, count = 0.0, 0
         with inference(model):
-            head = adapter_for(model).language_head(model)
+            head = language_head(model)
             for _, batch in evaluation_batches(self, model, features, batch_size, progress):
                 states = self.head.outputs(model, batch)  # (batch, tokens, hidden)
                 labels = batch["labels"]  # (batch, tokens)
@@ -73,17 +83,17 @@ class LanguageTask(Task):
                 )
                 count += int(counted.sum())
         mean = total / max(count, 1)
-        return finite({"perplexity": math.exp(min(mean, 700.0)), "loss": mean})  # e^710 is no float
+        return finite({"perplexity": math.exp(min(mean, 700.0)), "loss": mean})  # exp(710) overflows
 
 
 class CausalTask(LanguageTask):
-    """Next tokens of running text, judged by perplexity.
+    """Predict the next token of running text, judged by perplexity.
 
     Args:
-        stride: tokens that each window of the evaluation goes on by; the rest of it is context only. None:
-            windows do not overlap.
-        dataset: on the hub, as ``name`` or ``name:config``, used if no files are given.
-        separator: what stands between rows of tables.
+        stride: distance, in tokens, between the starts of consecutive evaluation windows. Tokens that an
+            earlier window has covered are context only. None: windows do not overlap.
+        dataset: data set on the hub, as ``name`` or ``name:config``, used if no files are given.
+        separator: text inserted between the rows of a table.
     """
 
     name = "causal-lm"
@@ -99,7 +109,10 @@ class CausalTask(LanguageTask):
     def load_splits(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: Source, max_length: int
     ) -> Splits:
-        """See `Task.load_splits`. Text is cut into windows of `max_length` tokens; a last part is dropped."""
+        """See `Task.load_splits`. Text is cut into windows of `max_length` tokens.
+
+        An incomplete last window is dropped from the training text, unless it is the only one.
+        """
         check_fit(model, tokenizer, max_length)
         stride = max_length if self.stride is None else self.stride
         if not 1 <= stride <= max_length:
@@ -123,10 +136,16 @@ class CausalTask(LanguageTask):
 
 
 class Windows(Examples):
-    """Windows into running tokens, each `stride` further; a token counts in the first that holds it.
+    """Windows over running tokens, whose starts are `stride` tokens apart.
 
-    As transformers documents the perplexity of fixed-length models: what was counted before is context, its
-    labels ignored. A window's first token is never predicted.
+    A token counts in the first window that contains it. In later windows it is context, with an ignored
+    label. This is how transformers documents the perplexity of fixed-length models. The first token of a
+    window has no context, so it is never predicted.
+
+    Args:
+        tokens: ids of the running tokens, int32 of shape (tokens,).
+        length: number of tokens in a window.
+        stride: number of tokens between the starts of consecutive windows.
     """
 
     def __init__(self, tokens: np.ndarray, length: int, stride: int) -> None:
@@ -136,11 +155,11 @@ class Windows(Examples):
         return 1 + max(0, math.ceil((len(self.tokens) - self.length) / self.stride))
 
     def __getitems__(self, indices: Sequence[int]) -> list[Features]:
-        """Several at once."""
+        """Return several examples by index."""
         return [self.window(index * self.stride) for index in indices]
 
     def window(self, begin: int) -> Features:
-        """The window that begins with that token."""
+        """Return the window that begins at the token of this index."""
         ids = self.tokens[begin : begin + self.length].tolist()
         seen = self.length - self.stride if begin else 0
         labels = [IGNORED] * seen + ids[seen:]
@@ -148,20 +167,24 @@ class Windows(Examples):
 
 
 def tokens_of(tokenizer: PreTrainedTokenizerBase, text: str) -> np.ndarray:
-    """The tokens of a long text, int32, without special ones; at least two."""
+    """Return the tokens of a long text without special tokens, int32 of shape (tokens,).
+
+    Raises:
+        UsageError: the text has fewer than two tokens.
+    """
     pieces = list(pieces_of(text))
     encoded = tokenizer(pieces, add_special_tokens=False, verbose=False)["input_ids"] if pieces else []
     tokens = np.concatenate([np.zeros(0, np.int32), *(np.array(ids, np.int32) for ids in encoded)])
     if len(tokens) < 2:
-        raise UsageError(f"a text holds {len(tokens)} tokens", "give at least two, better many thousands")
+        raise UsageError(f"a text holds {len(tokens)} tokens", "give at least two, preferably many thousands")
     return tokens
 
 
 def pieces_of(text: str, size: int = PIECE) -> Iterator[str]:
-    """A text in pieces of at least `size` characters that are tokenised as the whole would be.
+    """Split a text into pieces that together give the same tokens as the whole text.
 
-    A piece begins at the last space before a word, since byte-level tokenizers join exactly that one to the
-    word, and wordpieces do not see it.
+    Each piece has at least `size` characters, except the last. Each but the first begins with the last space
+    before a word: byte-level tokenizers join exactly that space to the word, and WordPiece ignores it.
     """
     start = 0
     while start < len(text):

@@ -1,4 +1,4 @@
-"""Language models over running text: masked tokens."""
+"""Masked language modelling on running text."""
 
 from collections.abc import Sequence
 
@@ -6,24 +6,29 @@ import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ziplm.errors import UsageError
-from ziplm.heads import IGNORED, LanguageModel
-from ziplm.tasks.base import Features, Source, Splits
+from ziplm.options.source import Source
+from ziplm.tasks.base import Features, Splits
 from ziplm.tasks.encoding import Examples, check_fit, padding_token
+from ziplm.tasks.heads import IGNORED
 from ziplm.tasks.language import LanguageTask, tokens_of
+from ziplm.tasks.language_model import LanguageModel
 
-MASKED, RANDOM = 0.8, 0.1  # of the chosen tokens; the others stay
+MASKED, RANDOM = 0.8, 0.1  # shares of the chosen tokens that are masked or replaced; the others stay
 
 
 class MaskedTask(LanguageTask):
-    """Masked tokens of running text, judged by the perplexity of the masked ones.
+    """Predict masked tokens of running text, judged by their perplexity.
 
-    An example is always masked in the same places: models are compared on the same tokens.
+    An example is always masked in the same places, so that models are compared on the same tokens.
 
     Args:
-        share: of the tokens that are to be predicted.
-        seed: of what is masked.
-        dataset: on the hub, as ``name`` or ``name:config``, used if no files are given.
-        separator: what stands between rows of tables.
+        share: share of the tokens to predict, between 0 and 1.
+        seed: seed of the choice of masked tokens.
+        dataset: data set on the hub, as ``name`` or ``name:config``, used if no files are given.
+        separator: text inserted between the rows of a table.
+
+    Raises:
+        UsageError: the share is not between 0 and 1.
     """
 
     name = "masked-lm"
@@ -33,7 +38,7 @@ class MaskedTask(LanguageTask):
         self, share: float = 0.15, seed: int = 0, dataset: str | None = None, separator: str = "\n\n"
     ) -> None:
         if not 0 < share < 1:
-            raise UsageError(f"the share of masked tokens is {share}", "give one between 0 and 1")
+            raise UsageError(f"the share of masked tokens is {share}", "give a share between 0 and 1")
         super().__init__(dataset, separator)
         self.share, self.seed = share, seed
         self.head = LanguageModel("masked")
@@ -41,7 +46,7 @@ class MaskedTask(LanguageTask):
     def load_splits(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: Source, max_length: int
     ) -> Splits:
-        """See `Task.load_splits`. Text is cut into windows of `max_length` tokens, special ones included."""
+        """See `Task.load_splits`. Text is cut into windows of `max_length` tokens, with special tokens."""
         check_fit(model, tokenizer, max_length)
         if tokenizer.mask_token_id is None:
             raise UsageError(
@@ -57,7 +62,17 @@ class MaskedTask(LanguageTask):
 
 
 class MaskedWindows(Examples):
-    """Windows into running tokens, framed by special tokens, masked by the window's number and a seed."""
+    """Windows over running tokens, with special tokens around and masked tokens inside.
+
+    For a given share, the masked tokens depend only on the seed and the number of the window.
+
+    Args:
+        tokenizer: tokenizer of the model.
+        text: the text.
+        length: number of tokens in a window, including special tokens.
+        share: share of the tokens to predict.
+        seed: seed of the choice of masked tokens.
+    """
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, text: str, length: int, share: float, seed: int
@@ -69,14 +84,14 @@ class MaskedWindows(Examples):
         self.share, self.seed = share, seed
 
     def __len__(self) -> int:
-        return max(1, len(self.tokens) // self.length)  # a last part is dropped
+        return max(1, len(self.tokens) // self.length)  # an incomplete last window is dropped
 
     def __getitems__(self, indices: Sequence[int]) -> list[Features]:
-        """Several at once."""
+        """Return several examples by index."""
         return [self.window(index) for index in indices]
 
     def window(self, number: int) -> Features:
-        """The window of that number, masked."""
+        """Return the window of this number, masked."""
         tokens = self.tokens[number * self.length :][: self.length]
         generator = np.random.default_rng([self.seed, number])
         chosen = generator.random(len(tokens)) < self.share
@@ -95,7 +110,7 @@ class MaskedWindows(Examples):
 
 
 def frame_of(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """The special tokens before and after a text."""
+    """Return the ids of the special tokens that the tokenizer puts before and after a text."""
     encoded = tokenizer("a", return_special_tokens_mask=True)
     special, ids = encoded["special_tokens_mask"], encoded["input_ids"]
     first, last = special.index(0), len(special) - special[::-1].index(0)

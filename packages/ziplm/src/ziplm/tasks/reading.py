@@ -1,10 +1,10 @@
-"""Training and evaluation data from wherever the user says: files, or a data set by its name."""
+"""Read training and evaluation data from files, or from a data set on the hub."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from ziplm.errors import UsageError
-from ziplm.tasks.base import Source
+from ziplm.options.source import Source
 from ziplm.tasks.files import Table
 from ziplm.tasks.hub import read_hub
 
@@ -20,16 +20,23 @@ def read_parts(
     evaluation_files: Mapping[str, str] | None = None,
     evaluation_splits: Sequence[str] = ("validation",),
 ) -> tuple[T | None, dict[str, T]]:
-    """What to train on, if anything, and what to evaluate on, by name.
+    """Read training and evaluation data.
 
     Args:
-        task: its name, for messages.
-        source: if it names any file, all comes from files.
-        read: makes of a file what is wanted.
-        convert: makes the same of a table.
-        dataset: on the hub, as ``name`` or ``name:config``, used if there are no files.
-        evaluation_files: by name, if they are others than the source says.
-        evaluation_splits: of the data set on the hub.
+        task: name of the task, for error messages.
+        source: where the data comes from. If it names any file, all data comes from files.
+        read: reads a file into the type that the task needs.
+        convert: converts a table of the hub to the same type.
+        dataset: data set on the hub, as ``name`` or ``name:config``, used if no files are given.
+        evaluation_files: evaluation files by name of the split; None takes those of the source.
+        evaluation_splits: evaluation splits of the data set on the hub.
+
+    Returns:
+        The training data, or None if there is none or it is not wanted, and the evaluation data by name of
+        the split.
+
+    Raises:
+        UsageError: neither files nor a data set are given, or they cannot be read.
     """
     if source.has_files:
         files = source.evaluation_files if evaluation_files is None else evaluation_files
@@ -45,5 +52,5 @@ def read_parts(
 
 
 def as_is(table: Table) -> Table:
-    """For tasks that want the table itself."""
+    """Return the table unchanged; the `convert` of tasks that work on tables."""
     return table

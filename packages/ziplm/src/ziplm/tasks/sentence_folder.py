@@ -1,4 +1,4 @@
-"""What sentence-transformers keeps beside a model: how to pool, how long inputs may be."""
+"""Settings that sentence-transformers stores beside a model: pooling and maximum input length."""
 
 import json
 import shutil
@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from transformers.utils.hub import cached_file
 
-from ziplm.checkpoint import read_config
+from ziplm.architectures.checkpoint import read_config
+from ziplm.architectures.network import from_hub
 from ziplm.errors import BadCheckpoint, one_line
 from ziplm.files import write_json, written_whole
-from ziplm.network import from_hub
 
 Pooling = Literal["mean", "cls"]
 POOLINGS: dict[str, Pooling] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
@@ -23,9 +23,14 @@ MODULES = [
 
 
 def copy_settings(source: str | Path, target: str | Path, pooling: Pooling) -> None:
-    """Copy all of it, so that the target, a checkpoint, opens in sentence-transformers as the source does.
+    """Copy the files that let sentence-transformers open a checkpoint.
 
-    A source that is none of its folders becomes one.
+    If the source has no such files, they are created.
+
+    Args:
+        source: folder of the model, or its name on the hub.
+        target: folder of the checkpoint that the files are written to.
+        pooling: pooling of the target; it replaces that of the source.
     """
     modules = read_modules(source)
     if not modules:
@@ -43,17 +48,24 @@ def copy_settings(source: str | Path, target: str | Path, pooling: Pooling) -> N
         if module["type"].endswith("Pooling") and read_settings(source)[0] != pooling:
             settings = _read_json(source, f"{module['path']}/config.json")
             _write_pooling(Path(target), module["path"], settings, pooling)
-    _copy(source, target, "modules.json")  # last: it refers to the others
+    _copy(source, target, "modules.json")  # last, because it refers to the other files
 
 
 def read_modules(path: str | Path) -> list[dict[str, Any]]:
-    """The list of modules of a sentence-transformers folder or repository; none if it is not one."""
+    """Read the modules of a sentence-transformers folder or repository; empty for any other model."""
     modules = _read_json(path, "modules.json")
     return [{"path": "", "type": "", **module} for module in modules] if modules else []
 
 
 def read_settings(path: str | Path) -> tuple[Pooling | None, int | None]:
-    """Pooling and longest input that sentence-transformers keeps beside a model, if it does."""
+    """Read the settings of sentence-transformers.
+
+    Returns:
+        The pooling and the maximum input length, in tokens; each None if it is not stored beside the model.
+
+    Raises:
+        BadCheckpoint: the pooling or a module is not supported, or a file is not JSON.
+    """
     pooling: Pooling | None = None
     for module in read_modules(path):
         kind = module["type"].rpartition(".")[2]
@@ -69,14 +81,14 @@ def read_settings(path: str | Path) -> tuple[Pooling | None, int | None]:
             pooling = POOLINGS[modes[0]]
         elif kind not in ("Transformer", "Normalize"):
             raise BadCheckpoint(
-                f"{path} has a module {kind}", "give a model of transformer and pooling alone"
+                f"{path} has a module {kind}", "give a model that is only a transformer and a pooling"
             )
     longest = (_read_json(path, SETTINGS) or {}).get("max_seq_length")
     return pooling, longest
 
 
 def _find(path: str | Path, name: str) -> Path | None:
-    """A file of a folder or of a repository on the hub."""
+    """Return the path of a file in a folder or in a repository on the hub; None if it does not exist."""
     if Path(path).is_dir():
         return Path(path) / name if (Path(path) / name).is_file() else None
     try:
@@ -100,7 +112,7 @@ def _read_json(path: str | Path, name: str) -> Any:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise BadCheckpoint(f"{file} is not JSON: {one_line(error)}", "mend it") from error
+        raise BadCheckpoint(f"{file} is not JSON: {one_line(error)}", "correct the file") from error
 
 
 def _write_pooling(target: Path, folder: str, settings: dict[str, Any], pooling: Pooling) -> None:

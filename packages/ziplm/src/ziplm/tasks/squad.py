@@ -1,4 +1,4 @@
-"""Questions on paragraphs, answered by a span of the paragraph: SQuAD v1.1."""
+"""Extractive question answering: SQuAD v1.1."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,22 +8,23 @@ import numpy as np
 from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrainedTokenizerBase
 
 from ziplm.errors import UsageError
-from ziplm.heads import Spans
-from ziplm.tasks.base import INPUTS, Features, Progress, Source, Splits, Task
+from ziplm.options.source import Source
+from ziplm.tasks.base import INPUTS, Features, Progress, Splits, Task
 from ziplm.tasks.columns import require_columns
 from ziplm.tasks.encoding import PORTION, Packed, check_fit, padding_token
 from ziplm.tasks.files import Table, existing, read_json_records, read_table
+from ziplm.tasks.heads import Spans
 from ziplm.tasks.inference import evaluation_batches, inference
 from ziplm.tasks.reading import read_parts
 from ziplm.tasks.squad_metrics import best_score, exact_match, f1
 
 HUB = "rajpurkar/squad"
-MISPLACED = 0.01  # of answers that may not be where they are said to be, before the data is refused
+MISPLACED = 0.01  # share of questions that may have an answer which is not found at its answer_start
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question, and its answers as (text, first character in the context)."""
+    """A question on a context, and its answers as pairs of text and index of the first character."""
 
     question: str
     context: str
@@ -31,11 +32,15 @@ class Question:
 
 
 class SquadTask(Task):
-    """Spans of paragraphs, judged by F1 over words and by exact matches, as shares of 1.
+    """Answer questions with a span of a paragraph, judged by F1 over words and exact match, from 0 to 1.
 
     Args:
-        overlap: tokens that consecutive windows over a long paragraph share; None: a third of the length.
-        max_answer: tokens of the longest answer that is considered.
+        overlap: number of tokens that consecutive windows over a long paragraph share; None is a third of the
+            maximum length.
+        max_answer: maximum number of tokens of an answer.
+
+    Raises:
+        UsageError: `max_answer` is not positive.
     """
 
     name = "squad"
@@ -52,10 +57,10 @@ class SquadTask(Task):
     def load_splits(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: Source, max_length: int
     ) -> Splits:
-        """See `Task.load_splits`. Long paragraphs become several examples; long questions are cut."""
+        """See `Task.load_splits`. Long paragraphs become several windows; long questions are cut."""
         check_fit(model, tokenizer, max_length, 2)
         if not tokenizer.is_fast:
-            raise UsageError("the tokenizer does not say where tokens come from", "give a fast tokenizer")
+            raise UsageError("the tokenizer cannot map tokens back to the text", "give a fast tokenizer")
         self.padding_id = padding_token(model, tokenizer)
         train, evaluation = read_parts(self.name, source, read_questions, questions_of, HUB)
         return Splits(
@@ -70,12 +75,18 @@ class SquadTask(Task):
     def windows(
         self, tokenizer: PreTrainedTokenizerBase, questions: Sequence[Question], max_length: int
     ) -> Packed:
-        """Windows over the paragraphs, each with its question, its answer, and what to score it by."""
+        """Tokenise questions as windows over their paragraphs.
+
+        Each window holds the question, the positions of the answer if it is inside, and the data for scoring.
+
+        Raises:
+            UsageError: the overlap does not fit `max_length`.
+        """
         third = max_length // 3
         overlap = third if self.overlap is None else self.overlap
         room = (
             max_length - third - tokenizer.num_special_tokens_to_add(pair=True)
-        )  # for the context, at least
+        )  # minimum number of tokens for the context
         if not 0 <= overlap < room:
             raise UsageError(
                 f"windows of {max_length} tokens cannot share {overlap}",
@@ -120,7 +131,7 @@ class SquadTask(Task):
         batch_size: int = 32,
         progress: Progress | None = None,
     ) -> dict[str, float]:
-        """See `Task.evaluate`. A question's answer is the best span of all its windows."""
+        """See `Task.evaluate`. The answer to a question is the best span of all its windows."""
         best: dict[int, tuple[float, str, tuple[str, ...]]] = {}
         with inference(model):
             for chosen, batch in evaluation_batches(self, model, features, batch_size, progress):
@@ -137,7 +148,16 @@ class SquadTask(Task):
         }
 
     def answer(self, starts: np.ndarray, ends: np.ndarray, window: Features) -> tuple[float, str]:
-        """The span within the context with the largest sum of logits, of all that are not too long."""
+        """Find the best answer in a window: the span of the context with the largest sum of logits.
+
+        Args:
+            starts: start logits, (tokens,).
+            ends: end logits, (tokens,).
+            window: the example.
+
+        Returns:
+            The sum of logits, and the text of the span.
+        """
         offsets = np.reshape(window["offsets"], (-1, 2))
         inside = np.flatnonzero(offsets[:, 0] >= 0)
         scores = starts[inside][:, None] + ends[inside][None, :]  # (tokens, tokens): from, to
@@ -150,7 +170,11 @@ class SquadTask(Task):
 
 
 def read_questions(path: str) -> list[Question]:
-    """Questions from SQuAD's JSON as published, or from a table with context, question and answers."""
+    """Read questions from the published JSON of SQuAD, or from a table with context, question and answers.
+
+    Raises:
+        UsageError: the file cannot be read, or its questions are malformed.
+    """
     file = existing(path)
     if file.suffix.lower() == ".json":
         records = read_json_records(file)
@@ -177,8 +201,13 @@ def read_questions(path: str) -> list[Question]:
 
 
 def questions_of(table: Table) -> list[Question]:
-    """The questions of a table, checked."""
-    require_columns(table, ("context", "question", "answers"), "those names")
+    """Return the questions of a table.
+
+    Raises:
+        UsageError: columns are missing, a question is malformed, or more than 1 % of the questions have an
+            answer that is not at its answer_start.
+    """
+    require_columns(table, ("context", "question", "answers"), "columns of these names")
     questions = []
     misplaced = 0
     columns = (table.columns[name] for name in ("question", "context", "answers"))
@@ -193,23 +222,23 @@ def questions_of(table: Table) -> list[Question]:
         if not usable:
             raise UsageError(
                 f"question {row} of {table.where} lacks a text, a context, or answers within it",
-                "give every question answers with text and answer_start; leave out those without",
+                "give every question answers with text and answer_start; remove questions without answers",
             )
         misplaced += any(context[start : start + len(text)] != text for text, start in pairs)
         questions.append(Question(question, context, pairs))
     if not questions:
-        raise UsageError(f"{table.where} holds no questions", "give a file with at least one")
+        raise UsageError(f"{table.where} holds no questions", "give a file with at least one question")
     if misplaced > MISPLACED * len(questions):
         raise UsageError(
             f"{misplaced} of {len(questions)} questions of {table.where} have an answer that is not at its "
             "answer_start",
-            "count characters of the context from 0",
+            "let answer_start count the characters of the context from 0",
         )
     return questions
 
 
 def _answer_pairs(answers: Any) -> tuple[tuple[str, int], ...]:
-    """Answers as published, a list of objects; or as on the hub, an object of lists."""
+    """Return answers as pairs, given a list of objects as published or an object of lists as on the hub."""
     if not isinstance(answers, dict):
         answers = {name: [answer[name] for answer in answers] for name in ("text", "answer_start")}
     pairs = zip(answers["text"], answers["answer_start"], strict=True)
@@ -217,7 +246,7 @@ def _answer_pairs(answers: Any) -> tuple[tuple[str, int], ...]:
 
 
 def _shortened(tokenizer: PreTrainedTokenizerBase, questions: list[str], most: int) -> list[str]:
-    """Questions cut after so many tokens."""
+    """Cut questions after `most` tokens."""
     encoded = tokenizer(questions, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     return [
         question if len(offsets) <= most else question[: offsets[most - 1][1]]
@@ -226,7 +255,10 @@ def _shortened(tokenizer: PreTrainedTokenizerBase, questions: list[str], most: i
 
 
 def _positions(offsets: np.ndarray, question: Question) -> tuple[int, int]:
-    """First and last token of the first answer; both 0, mostly a special token, if it is not there."""
+    """Return the positions of the first and the last token of the first answer.
+
+    If the window does not contain the answer, both are 0, which is usually the position of a special token.
+    """
     text, begin = question.answers[0]
     end = begin + len(text)
     inside = np.flatnonzero(offsets[:, 0] >= 0)

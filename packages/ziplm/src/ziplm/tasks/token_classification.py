@@ -1,4 +1,4 @@
-"""A tag for every word: names of persons and places, parts of speech."""
+"""Classification of words, such as named entities or parts of speech."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from ziplm.architectures.network import from_hub
 from ziplm.errors import UsageError
-from ziplm.heads import IGNORED, TokenClassification
-from ziplm.network import from_hub
-from ziplm.tasks.base import Features, Progress, Source, Splits, Task
+from ziplm.options.source import Source
+from ziplm.tasks.base import Features, Progress, Splits, Task
 from ziplm.tasks.columns import label_column, labels_of, model_labels, outputs_of, require_columns
 from ziplm.tasks.encoding import Tokenised, check_fit, padding_token
 from ziplm.tasks.files import Table, read_table
+from ziplm.tasks.heads import IGNORED, TokenClassification
 from ziplm.tasks.inference import evaluation_batches, inference
 from ziplm.tasks.reading import as_is, read_parts
 
@@ -21,12 +22,13 @@ TAG_NAMES = ("ner_tags", "tags", "labels", "pos_tags", "chunk_tags")
 
 
 class TokenTask(Task):
-    """Tags of words, judged by F1 over entities and by accuracy.
+    """Predict a tag for every word, judged by F1 over entities and by accuracy over words.
 
-    Only the first token of a word carries its tag. Words beyond the length are neither tagged nor counted.
+    Only the first token of a word carries its tag. Words beyond the maximum length are cut off and not
+    counted.
 
     Args:
-        dataset: on the hub, as ``name`` or ``name:config``, used if no files are given.
+        dataset: data set on the hub, as ``name`` or ``name:config``, used if no files are given.
     """
 
     name = "token-classification"
@@ -38,7 +40,7 @@ class TokenTask(Task):
         self.dataset = dataset
 
     def load_tokenizer(self, path: str) -> PreTrainedTokenizerBase:
-        """See `Task.load_tokenizer`. Words come one by one, so each gets the space that stood before it."""
+        """See `Task.load_tokenizer`. Words are given separately, so each gets the space before it back."""
         tokenizer = super().load_tokenizer(path)
         if getattr(tokenizer, "add_prefix_space", None) is False:
             tokenizer = AutoTokenizer.from_pretrained(
@@ -49,10 +51,10 @@ class TokenTask(Task):
     def load_splits(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: Source, max_length: int
     ) -> Splits:
-        """See `Task.load_splits`. Training examples are tokenised when they are asked for."""
+        """See `Task.load_splits`. Training examples are tokenised on access."""
         check_fit(model, tokenizer, max_length)
         if not tokenizer.is_fast:
-            raise UsageError("the tokenizer does not say where tokens come from", "give a fast tokenizer")
+            raise UsageError("the tokenizer cannot map tokens back to the text", "give a fast tokenizer")
         self.padding_id = padding_token(model, tokenizer)
         train, evaluation = read_parts(self.name, source, read_table, as_is, self.dataset)
         encode = lambda table: self._encode(model, tokenizer, table, source, max_length)  # noqa: E731
@@ -71,7 +73,7 @@ class TokenTask(Task):
     ) -> "TaggedWords":
         words_name = source.text_columns[0] if source.text_columns else None
         words_name = words_name or next((name for name in WORD_NAMES if name in table.columns), WORD_NAMES[0])
-        require_columns(table, [words_name], "--text-column")
+        require_columns(table, [words_name], "the right name with --text-column")
         tags_name = label_column(table, source.label_column, TAG_NAMES)
         rows = list(zip(table.columns[words_name], table.columns[tags_name], strict=True))
         for number, (words, tags) in enumerate(rows, start=1):
@@ -117,10 +119,10 @@ class TokenTask(Task):
 
 
 class TaggedWords(Tokenised):
-    """Lists of words with tags; labels stand at the first token of each word."""
+    """Lists of words with tags, tokenised on access; the first token of a word carries its label."""
 
     def __getitems__(self, indices: Sequence[int]) -> list[Features]:
-        """Several at once."""
+        """Return several examples by index."""
         if not indices:
             return []
         encoded = self.tokenizer(
@@ -139,7 +141,7 @@ class TaggedWords(Tokenised):
 
 
 def _aligned(words: Sequence[int | None], tags: Sequence[Any]) -> list[int]:
-    """Tags at the first token of each word, given the word of every token."""
+    """Return the labels of tokens, given their word indices; only the first token of a word gets its tag."""
     before = [None, *words[:-1]]
     return [
         IGNORED if word is None or word == previous else tags[word]
@@ -148,10 +150,13 @@ def _aligned(words: Sequence[int | None], tags: Sequence[Any]) -> list[int]:
 
 
 def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
-    """Entities as (type, first word, word after the last), from tags such as O, B-PER, I-PER.
+    """Return entities as (type, index of the first word, index after the last word).
 
-    An I- that continues nothing of its type starts an entity, as in the evaluation of CoNLL. A tag without
-    B- or I- is an entity of one word.
+    As in the evaluation of CoNLL, an I- tag that does not continue an entity of its type starts a new one. A
+    tag without B- or I- is an entity of one word; O is no entity.
+
+    Args:
+        tags: tags of the words, such as O, B-PER and I-PER.
     """
     found = set()
     kind, begin = None, 0

@@ -1,0 +1,123 @@
+"""The allowed range of each option, and which options go together."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ziplm.errors import UsageError
+from ziplm.options.setting import DTYPES
+from ziplm.options.values import require
+
+PRIORS = ("auto", "factored", "scalar", "exact", "stream", "own")
+SELECTIONS = ("obs", "scores-once", "activation", "magnitude")
+SEARCHES = ("direct", "evolution", "ziplm", "prior", "uniform")
+LOSS_WEIGHTS = ("task_weight", "logit_weight", "token_weight")
+COUNTS = (
+    "calibration_samples",
+    "search_samples",
+    "batch_size",
+    "sequence_length",
+    "threads",
+    "max_length",
+    "round_to",
+    "new_tokens",
+    "calibration_batch_size",
+    "train_batch_size",
+    "gradient_accumulation",
+)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The range of some options.
+
+    Attributes:
+        options: names of the options. Each value of a repeatable option is checked; None always passes.
+        holds: whether a value is allowed.
+        message: what is wrong, formatted with the name and the value.
+        hint: what to do.
+    """
+
+    options: tuple[str, ...]
+    holds: Callable[[Any], bool]
+    message: str
+    hint: str
+
+    def check(self, options: Any) -> None:
+        """Raise UsageError if a value is not allowed."""
+        for name in self.options:
+            value = getattr(options, name)
+            for each in value if isinstance(value, tuple) else (value,):
+                if each is not None and not self.holds(each):
+                    raise UsageError(self.message.format(name=name, value=each), self.hint)
+
+
+def _one_of(name: str, known: tuple[str, ...]) -> Rule:
+    return Rule(
+        (name,), lambda value: value in known, "{name} is {value!r}", f"use one of {', '.join(known)}"
+    )
+
+
+def _is_positive(value: Any) -> bool:
+    return bool(value > 0)
+
+
+RULES = (
+    Rule(("speedup",), lambda value: value > 1, "a speedup of {value:g}", "ask for more than 1"),
+    Rule(("latency_ms",), _is_positive, "a latency of {value:g} ms", "ask for more than 0"),
+    Rule(
+        ("recover",),
+        lambda value: 0 < value <= 1,
+        "recover is {value:g}",
+        "give a share of the metric, such as 0.99",
+    ),
+    Rule(
+        ("sparsity",), lambda value: 0 < value < 1, "a sparsity of {value:g}", "give a share between 0 and 1"
+    ),
+    Rule(("params", "flops", "bytes"), _is_positive, "{name} is {value:g}", "ask for more than 0"),
+    Rule(
+        ("seed",),
+        lambda value: 0 <= value < 2**30,
+        "seed is {value}",
+        "use a whole number from 0 to 1073741823",
+    ),
+    Rule(("evaluations",), lambda value: value >= 0, "evaluations is {value}", "use 0 or more"),
+    _one_of("dtype", DTYPES),
+    Rule(COUNTS, lambda value: value >= 1, "{name} is {value}", "use a whole number from 1 up"),
+    Rule(
+        ("steps_per_target",),
+        lambda value: value >= 1 or value == -1,
+        "{name} is {value}",
+        "use 1 or more, or -1",
+    ),
+    Rule(
+        ("dense_steps",), lambda value: value >= 0 or value == -1, "{name} is {value}", "use 0 or more, or -1"
+    ),
+    Rule(
+        ("memory_gb", "measure_seconds", "profile_seconds"),
+        _is_positive,
+        "{name} is {value:g}",
+        "use more than 0",
+    ),
+    Rule(LOSS_WEIGHTS, lambda value: value >= 0, "{name} is {value:g}", "use 0 or more"),
+    _one_of("prior", PRIORS),
+    _one_of("selection", SELECTIONS),
+    _one_of("search", SEARCHES),
+)
+
+
+def check_options(options: Any) -> None:
+    """Raise UsageError if an option is out of range, or contradicts another one."""
+    for rule in RULES:
+        rule.check(options)
+    require(len(options.text_column) <= 2, f"{len(options.text_column)} text columns", "give one or two")
+    require(
+        options.mode == "oneshot" or any(getattr(options, name) for name in LOSS_WEIGHTS),
+        "all weights of the loss are 0",
+        "give one; without a teacher, --task-weight 1",
+    )
+    require(
+        options.gradients or options.prior not in ("factored", "scalar", "exact"),
+        f"prior {options.prior} needs gradients",
+        "leave out --no-gradients, or use another prior",
+    )

@@ -1,0 +1,85 @@
+"""Targets: how fast or small a model must become, or how much of its metric it must keep."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ziplm.errors import UsageError
+from ziplm.options.options import LIMITS, Options
+
+Limits = tuple[tuple[str, float], ...]
+"""Limits of size, by name of the option."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One target.
+
+    Attributes:
+        kind: "speedup" over the dense model, "latency" in milliseconds, "recover" for the fastest model that
+            keeps a share of the metric, or "size" for limits alone.
+        value: a factor, milliseconds, or a share, depending on the kind.
+        limits: limits of size that hold as well.
+    """
+
+    kind: Literal["speedup", "latency", "recover", "size"]
+    value: float = 0.0
+    limits: Limits = ()
+
+    @property
+    def name(self) -> str:
+        """Name of the target and its folder: ``2x``, ``5ms``, ``recover0.99``, ``2x-params5e+06``, …"""
+        speed = {
+            "speedup": f"{self.value:g}x",
+            "latency": f"{self.value:g}ms",
+            "recover": f"recover{self.value:g}",
+        }.get(self.kind)
+        return "-".join([*([speed] if speed else []), *(f"{name}{value:g}" for name, value in self.limits)])
+
+
+def targets_of(options: Options) -> list[Target]:
+    """Return all targets of a run without duplicates, the slowest first.
+
+    Limits of size apply to every speed that is asked for; without one, they are targets themselves.
+
+    Raises:
+        UsageError: if there is no target, if several limits are combined with other targets, or if two
+            targets have the same name.
+    """
+    limits = {name: values for name in LIMITS if (values := getattr(options, name))}
+    several = [name for name, values in limits.items() if len(values) > 1]
+    common = tuple((name, values[0]) for name, values in limits.items())
+    speeds = _speed_targets(options, common)
+    if several and (len(limits) > 1 or speeds):
+        raise UsageError(
+            f"there are several values of {several[0]} beside other targets",
+            "give one, or make a run for each",
+        )
+    if speeds:
+        return _distinct(speeds)
+    if several:
+        return _distinct(_size_targets(several[0], limits[several[0]]))
+    if common:
+        return [Target("size", 0.0, common)]
+    raise UsageError("there is no target", "give --speedup, --latency-ms, --recover or a limit of size")
+
+
+def _speed_targets(options: Options, limits: Limits) -> list[Target]:
+    return [
+        *(Target("speedup", value, limits) for value in sorted(options.speedup)),
+        *(Target("latency", value, limits) for value in sorted(options.latency_ms, reverse=True)),
+        *(Target("recover", value, limits) for value in sorted(options.recover, reverse=True)),
+    ]
+
+
+def _size_targets(name: str, values: tuple[float, ...]) -> list[Target]:
+    """One target for each value of a limit, the largest model first."""
+    largest_first = sorted(values, reverse=name != "sparsity")
+    return [Target("size", 0.0, ((name, value),)) for value in largest_first]
+
+
+def _distinct(targets: list[Target]) -> list[Target]:
+    targets = list(dict.fromkeys(targets))
+    names = [target.name for target in targets]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"two targets are so near that both are {twice[0]}", "leave one out")
+    return targets

@@ -1,0 +1,63 @@
+"""Options as TOML files."""
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from ziplm.errors import UsageError, one_line
+from ziplm.files import written_whole
+from ziplm.options.options import PAPER, Options
+from ziplm.options.presets import find_preset
+
+
+def save_options(options: Options, path: Path) -> None:
+    """Write all options as TOML; those that are None are left out."""
+    values = {name: value for name, value in dataclasses.asdict(options).items() if value is not None}
+    lines = [f"{name} = {_toml(value)}" for name, value in values.items()]
+    with written_whole(path) as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def load_options(path: Path) -> Options:
+    """Read a TOML file that holds all required options."""
+    return Options.of(read_options(path))
+
+
+def read_options(path: Path) -> dict[str, Any]:
+    """Read the options in a TOML file by name; raise UsageError if a name is unknown."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", "check the path") from error
+    except ValueError as error:  # not UTF-8, or not TOML
+        raise UsageError(f"{path} is not TOML: {one_line(error)}", "correct it") from error
+    known = {field.name for field in fields(Options)}
+    values = {name.replace("-", "_"): value for name, value in values.items()}
+    if unknown := [name for name in values if name not in known]:
+        raise UsageError(f"{path} has an unknown option {unknown[0]!r}", "see ziplm compress --help")
+    return values
+
+
+def merged(file: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """Combine the options of a file with those of the command line, which take precedence.
+
+    The file of a run holds all options, also those that its method or preset has set. If the command line
+    names another method or preset, the options that either of them sets are dropped from the file;
+    otherwise the file's values would override the new method or preset.
+    """
+    stale: set[str] = set()
+    if said.get("method", file.get("method")) != file.get("method"):
+        stale |= set(PAPER)
+    if said.get("preset", file.get("preset")) != file.get("preset"):
+        for name in (said["preset"], file.get("preset")):
+            stale |= set(find_preset(name).as_options()) if name else set()
+    return {**{name: value for name, value in file.items() if name not in stale}, **said}
+
+
+def _toml(value: Any) -> str:
+    """Format a value as TOML, which is JSON except for characters beyond the first plane and for DEL."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,1 @@
+"""Pipelines: the stages in order, for one-shot and for gradual compression."""

@@ -1,0 +1,247 @@
+"""Steps whose results all targets of a model share: profile, calibrate, prune, priors.
+
+Each step runs a stage on the values of a run. It stores the result in the run folder, reports progress, and
+says which processes take part.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from latency_profiler import LatencyTable
+from transformers import PreTrainedModel
+
+from ziplm.architectures.base import Branch
+from ziplm.errors import UsageError
+from ziplm.options.targets import Target
+from ziplm.pipelines.start import Samples, Start
+from ziplm.runs.folder import TENSORS, Format, Run
+from ziplm.stages.calibrate import gather_fisher, gather_inputs
+from ziplm.stages.choices import Choices, Priors
+from ziplm.stages.costs import branch_costs
+from ziplm.stages.evaluate import evaluate_split
+from ziplm.stages.fisher import Fisher
+from ziplm.stages.levels import branch_levels
+from ziplm.stages.measure import for_measuring
+from ziplm.stages.priors import branch_priors, exact_priors
+from ziplm.stages.profile import latency_table
+from ziplm.stages.prune import in_chunks, prune_branch
+from ziplm.stages.traces import StoredTraces
+
+FISHER = Format(lambda path, fisher: fisher.save(path), Fisher.load)
+TABLE = Format(lambda path, table: table.save(path), LatencyTable.load)
+
+
+def profile(start: Start, run: Run) -> LatencyTable:
+    """Return the latency table, given or measured; the first process measures."""
+
+    def make() -> LatencyTable:
+        if start.options.latency_table is not None:
+            return checked_table(LatencyTable.load(start.options.latency_table), start)
+        with run.stage("profile") as advance:
+            return measured_table(start, start.options.profile_seconds, advance)
+
+    stored = run.stored(run.latency_file, lambda: run.workers.first(make), TABLE)
+    return checked_table(stored, start)
+
+
+def measured_table(start: Start, seconds: float, advance: Callable[[float, float], None]) -> LatencyTable:
+    """Measure the latency table of the dense model."""
+    setting = start.options.setting
+    return latency_table(
+        for_measuring(start.dense, setting),
+        setting,
+        round_to=start.options.round_to,
+        max_seconds=seconds,
+        progress=lambda rounds, used: advance(used, 1.0),
+    )
+
+
+def checked_table(table: LatencyTable, start: Start) -> LatencyTable:
+    """Return the table; raise UsageError if it was measured on another model."""
+    architecture = start.architecture
+    for branch in remaining_branches(start, start.dense):
+        largest = max(table.curves[branch.kind].sizes) if branch.kind in table.curves else 0
+        dense = architecture.dense_groups(start.dense, branch.kind)
+        if dense != largest:
+            raise UsageError(
+                f"the latency table is of a model with {largest} groups of {branch.kind}, not {dense}",
+                "give one of this model, or none to measure here",
+            )
+    return table
+
+
+def remaining_branches(start: Start, model: PreTrainedModel) -> list[Branch]:
+    """Return the branches of a model that can still be pruned."""
+    return [branch for branch in start.architecture.branches(model) if branch.groups]
+
+
+def make_choices(
+    start: Start, current: PreTrainedModel, table: LatencyTable, priors: Mapping[str, Priors] | None = None
+) -> Choices:
+    """Return the levels of the current model with their costs; without priors, to see what is reachable."""
+    levels = branch_levels(start.architecture, current, start.options.round_to)
+    costs = branch_costs(start.architecture, current, levels, start.options.setting)
+    dense = start.architecture.branches(start.dense)
+    return Choices(levels, priors or {}, table, costs, start.options.uniform, dense)
+
+
+def require_reachable(reach: Choices, targets: Sequence[Target]) -> None:
+    """Raise UnreachableTarget before the long work if a target is out of reach.
+
+    The limits of a target without a known speed are checked as well.
+    """
+    for target in targets:
+        reach.require_reachable(reach.budgets(target), f"target {target.name}")
+
+
+def calibrate(start: Start, current: PreTrainedModel, samples: Samples, seed: int, run: Run) -> Fisher | None:
+    """Return the fisher of the current model, None without gradients; processes share the batches."""
+    if not start.options.gradients:
+        return None
+
+    def make() -> Fisher:
+        with run.stage("calibrate", "calibrate: gradients") as advance:
+            return gather_fisher(
+                current,
+                start.task,
+                samples.calibration,
+                batch_size=start.options.calibration_batch_size,
+                seed=seed,
+                progress=advance,
+                workers=run.workers,
+            )
+
+    fisher: Fisher = run.stored(run.fisher_file, make, FISHER)
+    return fisher
+
+
+def token_weights(fisher: Fisher | None, branch: Branch, samples: Samples) -> tuple[torch.Tensor | None, int]:
+    """Return the weights of the calibration tokens for a branch, and their effective number."""
+    if fisher is None:
+        return None, sum(len(sample["input_ids"]) for sample in samples.calibration)
+    return fisher.token_weights(branch.name, branch.columns)
+
+
+def prune(
+    start: Start, current: PreTrainedModel, samples: Samples, fisher: Fisher | None, run: Run
+) -> StoredTraces:
+    """Return a trace for every branch; processes share the batches, then the branches, and meet at the end."""
+
+    def is_pruned(branch: Branch) -> bool:
+        return run.trace_file(branch.name).exists() and run.priors_file(branch.name).exists()
+
+    branches = remaining_branches(start, current)
+    done = run.workers.first(lambda: [is_pruned(branch) for branch in branches])
+    missing = [branch for branch, is_done in zip(branches, done, strict=True) if not is_done]
+    for chunk in in_chunks(missing, int(start.options.memory_gb * 2**30)):
+        _prune_chunk(start, current, samples, fisher, chunk, run)
+    run.workers.wait()  # until all files exist
+    return StoredTraces({branch.name: run.trace_file(branch.name) for branch in branches})
+
+
+def _prune_chunk(
+    start: Start,
+    current: PreTrainedModel,
+    samples: Samples,
+    fisher: Fisher | None,
+    branches: Sequence[Branch],
+    run: Run,
+) -> None:
+    """Gather the inputs of some branches in one pass, prune these branches, and drop the inputs."""
+    options = start.options
+    weights = {branch.name: token_weights(fisher, branch, samples) for branch in branches}
+    with run.stage("calibrate", "calibrate: inputs") as advance:
+        inputs = gather_inputs(
+            current,
+            start.task,
+            samples.calibration,
+            branches,
+            {name: own for name, (own, _) in weights.items()},
+            batch_size=options.calibration_batch_size,
+            progress=advance,
+            workers=run.workers,
+        )
+    # Sorted by size, so that each process gets some of the large ones.
+    own = run.workers.share(sorted(branches, key=lambda branch: branch.columns, reverse=True))
+    inputs = {branch.name: inputs[branch.name] for branch in own}
+    with run.stage("prune") as advance:
+        for number, branch in enumerate(own):
+            given = inputs.pop(branch.name)
+            trace = prune_branch(
+                current,
+                branch,
+                given,
+                fisher,
+                weights[branch.name][1],
+                centred=options.centred,
+                method=options.selection,
+                update=options.update,
+            )
+            priors = branch_priors(current, branch, given, fisher, trace)
+            TENSORS.write(run.priors_file(branch.name), priors)
+            run.trace_file(branch.name).parent.mkdir(parents=True, exist_ok=True)
+            trace.save(run.trace_file(branch.name))
+            advance(number + 1, len(own))
+
+
+def gather_priors(
+    start: Start, current: PreTrainedModel, samples: Samples, traces: StoredTraces, seed: int, run: Run
+) -> dict[str, Priors]:
+    """Return the priors of all branches; for the exact prior, processes share the batches."""
+    branches = remaining_branches(start, current)
+    priors: dict[str, Priors] = {
+        branch.name: TENSORS.read(run.priors_file(branch.name)) for branch in branches
+    }
+
+    def make() -> dict[str, torch.Tensor]:
+        with run.stage("prune", "prune: exact prior") as advance:
+            return exact_priors(
+                current,
+                start.task,
+                samples.unseen,
+                branches,
+                traces,
+                batch_size=start.options.calibration_batch_size,
+                seed=seed,
+                progress=advance,
+                workers=run.workers,
+            )
+
+    if start.options.gradients and start.task.head.pooled:
+        for name, exact in run.stored(run.priors_file("exact"), make, TENSORS).items():
+            priors[name]["exact"] = exact
+    return priors
+
+
+def evaluate(start: Start, model: PreTrainedModel, description: str, run: Run) -> dict[str, dict[str, float]]:
+    """Return the metrics on every evaluation split; only the first process evaluates."""
+
+    def make() -> dict[str, dict[str, float]]:
+        metrics = {}
+        for name, features in start.splits.evaluation.items():
+            with run.stage("evaluate", f"{description}: {name}") as advance:
+                metrics[name] = evaluate_split(
+                    model,
+                    start.task,
+                    features,
+                    reference=start.dense,
+                    batch_size=start.options.calibration_batch_size,
+                    progress=advance,
+                )
+        return metrics
+
+    return run.workers.first(make)
+
+
+def evaluate_dense(start: Start, run: Run) -> dict[str, dict[str, float]]:
+    """Return the metrics of the dense model."""
+    metrics: dict[str, dict[str, float]] = run.stored(
+        run.dense_metrics_file, lambda: evaluate(start, start.dense, "evaluate dense", run)
+    )
+    return metrics
+
+
+def main_metric(start: Start, metrics: Mapping[str, Mapping[str, Any]]) -> float:
+    """Return the task's main metric on the first evaluation split."""
+    return float(next(iter(metrics.values()))[start.task.metric])

@@ -1,0 +1,192 @@
+"""`--dry-run`: what can be reached, and what it would take, from a few seconds of measuring."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from latency_profiler import LatencyTable
+
+from ziplm.options.options import Options
+from ziplm.options.targets import Target, targets_of
+from ziplm.pipelines import common_steps as common
+from ziplm.pipelines.start import Start, load_start
+from ziplm.runs.folder import Run
+from ziplm.runs.opening import require_resumable, require_same
+from ziplm.runs.progress import Reporter
+from ziplm.stages.workload import random_tokens
+
+QUICK = 10.0  # seconds for a rough latency table
+FLOPS = 1e10  # of pruning in float64 on one core; a cautious guess
+BACKWARD = 3.0  # cost of a forward and backward pass, in forward passes
+TRAINING = 4  # memory of weights, gradients and the optimizer's two averages, in models
+SEARCH_SHARE = 0.5  # cost of evaluating a candidate, in forward passes of the dense model
+MEASUREMENTS = 5  # of a target: three fit rounds, the final one, and a margin
+REFIT_SAMPLES = 1024
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What the estimates are computed from.
+
+    Attributes:
+        start: what the run starts from.
+        run: the run, which may hold results already.
+        targets: all targets.
+        columns: columns of the output matrix of each branch that can be pruned, by branch name.
+        forward: seconds of a forward pass of the dense model over one sample.
+    """
+
+    start: Start
+    run: Run
+    targets: Sequence[Target]
+    columns: dict[str, int]
+    forward: float
+
+    @property
+    def todo(self) -> list[Target]:
+        """Targets that are not finished."""
+        return [target for target in self.targets if not self.run.is_done(target.name)]
+
+    @property
+    def to_prune(self) -> dict[str, int]:
+        """Columns of the branches that have no trace yet."""
+        return {name: own for name, own in self.columns.items() if not self.run.trace_file(name).exists()}
+
+
+def plan(options: Options, reporter: Reporter) -> str:
+    """Describe what a run would do, as text. Nothing is written.
+
+    Raises:
+        ZipLMError: if a target cannot be reached, or the data cannot be read.
+    """
+    run = Run(options.output, reporter=reporter)
+    require_resumable(run)
+    require_same(run, options)
+    targets = targets_of(options)
+    start = load_start(options, run)
+    table = _rough_table(start, run)
+    reach = common.make_choices(start, start.dense, table)
+    common.require_reachable(reach, [target for target in targets if target.kind != "recover"])
+    columns = {branch.name: branch.columns for branch in common.remaining_branches(start, start.dense)}
+    facts = _Facts(start, run, targets, columns, _seconds_per_sample(start))
+    samples = start.samples
+    parameters = sum(parameter.numel() for parameter in start.dense.parameters())
+    fixed = table.fixed / reach.dense_seconds
+    done = {target.name for target in targets} - {target.name for target in facts.todo}
+    names = ", ".join(target.name + (" (done)" if target.name in done else "") for target in targets)
+    lines = [
+        f"model: {parameters:,} parameters, {len(columns)} branches to prune",
+        f"data: {len(start.splits.train):,} examples; {len(samples.calibration)} + {len(samples.search)} + "
+        f"{len(samples.judging)} are used",
+        f"reachable: up to {reach.largest_speedup:.1f}x; {fixed:.0%} of the time is outside of what can be "
+        "pruned",
+        f"targets: {names}",
+        *_time_lines(facts),
+        f"memory: about {_memory(facts) / 2**30:.1f} GiB",
+        f"disk: about {_disk(facts) / 2**30:.1f} GiB",
+    ]
+    return "\n".join(lines)
+
+
+def _rough_table(start: Start, run: Run) -> LatencyTable:
+    """Return the run's own table, a given one, or a rough one that is not kept."""
+    if run.latency_file.exists():
+        return common.checked_table(LatencyTable.load(run.latency_file), start)
+    if start.options.latency_table is not None:
+        return common.checked_table(LatencyTable.load(start.options.latency_table), start)
+    with run.reporter.stage("measuring roughly") as advance:
+        return common.measured_table(start, QUICK, advance)
+
+
+def _time_lines(facts: _Facts) -> list[str]:
+    once, per_target = _seconds_once(facts), _seconds_per_target(facts)
+    if facts.start.options.mode == "gradual":  # each target is calibrated and pruned anew
+        per_target |= {stage: once.pop(stage) for stage in ("calibrate", "prune")}
+    todo = len(facts.todo)
+    return [
+        "about this many seconds, one stage after the other:",
+        *(f"  {stage}: {value:.0f}" + (" (done)" if not value else "") for stage, value in once.items()),
+        *(f"  {stage}: {value:.0f} for each of {todo} targets" for stage, value in per_target.items()),
+        f"  together: {sum(once.values()) + todo * sum(per_target.values()):.0f}",
+    ]
+
+
+def _seconds_once(facts: _Facts) -> dict[str, float]:
+    """Estimate the seconds of the stages that all targets share."""
+    options = facts.start.options
+    passes = (BACKWARD if options.gradients else 0.0) + 1
+    seconds: dict[str, float] = {}
+    if not options.latency_table:
+        seconds["profile"] = 0.0 if facts.run.latency_file.exists() else options.profile_seconds
+    calibration = len(facts.start.samples.calibration)
+    seconds["calibrate"] = passes * calibration * facts.forward if facts.to_prune else 0.0
+    seconds["prune"] = sum(4 * columns**3 for columns in facts.to_prune.values()) / FLOPS
+    if options.trains_dense:
+        seen = _examples_seen(facts, options.dense_epochs, options.dense_steps)
+        seconds["fine-tune the dense model"] = BACKWARD * seen * facts.forward
+    return seconds
+
+
+def _seconds_per_target(facts: _Facts) -> dict[str, float]:
+    """Estimate the seconds of the stages of one target."""
+    options, start = facts.start.options, facts.start
+    refitted = min(len(start.samples.calibration), REFIT_SAMPLES) if options.refit else 0
+    seconds = {
+        "search": options.evaluations * len(start.samples.search) * facts.forward * SEARCH_SHARE,
+        "fit and measure": 0.0 if options.latency_table else MEASUREMENTS * options.measure_seconds,
+        "refit": 2.0 * refitted * facts.forward,
+        "evaluate": sum(map(len, start.splits.evaluation.values())) * facts.forward,
+    }
+    if options.mode == "gradual":
+        seen = _examples_seen(facts, options.epochs_per_step, options.steps_per_target)
+        seconds["fine-tune"] = (BACKWARD + 1) * seen * facts.forward  # and the teacher's forward pass
+    return seconds
+
+
+def _examples_seen(facts: _Facts, epochs: float, steps: int) -> float:
+    """Return the number of examples of a training, by its steps if they are given."""
+    options = facts.start.options
+    batch = options.train_batch_size * options.gradient_accumulation
+    return float(steps * batch) if steps > 0 else epochs * len(facts.start.splits.train)
+
+
+def _model_bytes(facts: _Facts) -> int:
+    return sum(p.numel() * p.element_size() for p in facts.start.dense.parameters())
+
+
+def _trace_bytes(facts: _Facts) -> list[int]:
+    hidden = facts.start.dense.config.hidden_size
+    return [columns * columns * 4 + columns * 8 * hidden for columns in facts.columns.values()]
+
+
+def _memory(facts: _Facts) -> float:
+    """Estimate the memory that the stages need at once, in bytes."""
+    hessians = [columns * columns * 8 for columns in facts.columns.values()]
+    moments = min(facts.start.options.memory_gb * 2**30, sum(hessians))
+    # Two models; Hessians and the working copies of the largest; one trace, which may be held twice.
+    memory = 2 * _model_bytes(facts) + moments + 4 * max(hessians, default=0)
+    memory += 2 * max(_trace_bytes(facts), default=0)
+    if facts.start.options.mode == "gradual":
+        memory += TRAINING * _model_bytes(facts)
+    return memory
+
+
+def _disk(facts: _Facts) -> float:
+    """Estimate the size of the run folder, in bytes."""
+    disk = sum(_trace_bytes(facts)) + len(facts.targets) * _model_bytes(facts)
+    if facts.start.options.mode == "gradual":
+        disk += 2 * TRAINING * _model_bytes(facts)  # two checkpoints of a training
+    return disk
+
+
+def _seconds_per_sample(start: Start) -> float:
+    """Time a forward pass of the dense model over samples of average length; return seconds per sample."""
+    lengths = [len(sample["input_ids"]) for sample in start.samples.calibration]
+    usual = max(1, sum(lengths) // len(lengths))
+    tokens = random_tokens([start.dense], start.options.setting, usual)
+    with torch.inference_mode():
+        start.dense(tokens)
+        begin = time.perf_counter()
+        start.dense(tokens)
+        return (time.perf_counter() - begin) / len(tokens)

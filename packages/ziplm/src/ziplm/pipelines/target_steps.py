@@ -1,0 +1,199 @@
+"""Steps that are made for each target: search, fit, shrink, refit, save.
+
+Each step runs a stage on the values of a run. It stores the result in the run folder, reports progress, and
+says which processes take part.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from ziplm.architectures.checkpoint import save
+from ziplm.architectures.inspection import size_on_disk
+from ziplm.files import write_json
+from ziplm.pipelines.common_steps import remaining_branches, token_weights
+from ziplm.pipelines.start import Samples, Start
+from ziplm.runs.folder import Run
+from ziplm.stages.choices import Choices
+from ziplm.stages.evaluate import divergences
+from ziplm.stages.fisher import Fisher
+from ziplm.stages.fit import fit_levels
+from ziplm.stages.measure import Measured, measure
+from ziplm.stages.refit import refit, with_own_outputs
+from ziplm.stages.search import Found, find_levels
+from ziplm.stages.shrink import shrink
+from ziplm.stages.stitch import Evaluator, Stitcher
+from ziplm.stages.traces import InOrder, StoredTraces
+from ziplm.tasks.heads import is_clearly_lower, mean_divergence
+
+REFIT_SAMPLES = 1024
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """The pruned current model, from which members of every size can be made.
+
+    Attributes:
+        current: the current model: the dense one in one-shot runs, the previous member in gradual ones.
+        samples: the calibration data.
+        seed: seed of the samples, the fisher, the search and the training.
+        fisher: the fisher; None without gradients.
+        traces: a trace for each branch.
+        choices: levels of all branches, with costs and priors.
+        prior_names: the priors that the search tries.
+    """
+
+    current: PreTrainedModel
+    samples: Samples
+    seed: int
+    fisher: Fisher | None
+    traces: StoredTraces
+    choices: Choices
+    prior_names: list[str]
+
+    def traces_in_order(self) -> InOrder:
+        """Return the traces in the order of the branches, as `shrink` takes them."""
+        return InOrder(self.traces, [own.branch.name for own in self.choices.levels])
+
+
+def loss_on(start: Start, pruned: Pruned, stitcher: Stitcher, part: str, run: Run) -> Evaluator:
+    """Return the loss of candidates on one part of the samples; processes share the batches."""
+    return Evaluator(
+        stitcher,
+        start.task,
+        getattr(pruned.samples, part),
+        loss=start.options.loss,
+        batch_size=start.options.calibration_batch_size,
+        workers=run.workers,
+    )
+
+
+def search(start: Start, pruned: Pruned, budgets: Mapping[str, float], state: Path, run: Run) -> Found:
+    """Find levels within the budgets; the first process searches, all share the batches of each loss."""
+    options = start.options
+
+    def make() -> dict[str, Any]:
+        state.mkdir(parents=True, exist_ok=True)
+        with run.stage("search") as advance:
+            stitcher = Stitcher(pruned.current, pruned.traces)  # its caches are dropped before measuring
+            losses = [loss_on(start, pruned, stitcher, part, run) for part in ("search", "judging")]
+            find = partial(
+                find_levels,
+                pruned.choices,
+                budgets,
+                pruned.prior_names,
+                method=options.search,
+                evaluations=options.evaluations,
+                seed=pruned.seed,
+                checkpoint=state / "search.json",
+                progress=lambda done, best: advance(done, options.evaluations),
+            )
+            return run.workers.led(find, *losses).to_dict()
+
+    return Found.from_dict(run.stored(state / "found.json", make))
+
+
+def fit(
+    start: Start,
+    pruned: Pruned,
+    found: Found,
+    budgets: Mapping[str, float],
+    absolute: bool,
+    state: Path,
+    run: Run,
+) -> dict[str, Any]:
+    """Correct the levels by measurements of the whole model; only the first process measures.
+
+    Returns:
+        "levels"; "rounds"; and "measured", the final measurement. With a latency table from elsewhere nothing
+        is measured.
+    """
+
+    def measure_small(small: PreTrainedModel) -> Measured:
+        with run.stage("measure", "fit: measure") as advance:
+            return measure(
+                start.dense,
+                small,
+                start.options.setting,
+                max_seconds=start.options.measure_seconds,
+                progress=lambda rounds, used: advance(used, 1.0),
+            )
+
+    def make() -> dict[str, Any]:
+        if start.options.latency_table is not None:
+            return {"levels": list(found.levels), "rounds": [], "measured": None}
+        fit = partial(
+            fit_levels,
+            pruned.current,
+            pruned.traces,
+            pruned.choices,
+            found.levels,
+            found.prior,
+            budgets,
+            measure_small,
+            absolute=absolute,
+        )
+        levels, rounds, final = run.workers.first(fit)
+        return {"levels": list(levels), "rounds": rounds, "measured": asdict(final)}
+
+    fitted: dict[str, Any] = run.stored(state / "fitted.json", make)
+    return fitted
+
+
+def shrink_to(pruned: Pruned, levels: list[int]) -> PreTrainedModel:
+    """Return the current model with its branches at these levels."""
+    return shrink(pruned.current, pruned.choices.removed(levels), pruned.traces_in_order())
+
+
+def refit_if_better(
+    start: Start, pruned: Pruned, small: PreTrainedModel, run: Run
+) -> tuple[PreTrainedModel, dict[str, Any] | None]:
+    """Refit the model; keep the result if it is clearly closer to the current model on unseen samples.
+
+    The first process refits and sends the weights to the others; all share the batches of the comparison.
+
+    Returns:
+        The model that is kept, and a report; None without refit.
+    """
+    if not start.options.refit:
+        return small, None
+    with run.stage("refit") as advance:
+        branches = remaining_branches(start, pruned.current)
+        weights = {
+            branch.name: token_weights(pruned.fisher, branch, pruned.samples)[0] for branch in branches
+        }
+        if run.workers.rank == 0:
+            fitted = refit(
+                pruned.current,
+                small,
+                start.task,
+                pruned.samples.calibration,
+                weights,
+                most_samples=REFIT_SAMPLES,
+                batch_size=start.options.calibration_batch_size,
+                progress=advance,
+            )
+        else:
+            fitted = with_own_outputs(small)
+        run.workers.spread_weights(fitted)
+        before, after = (
+            divergences(model, pruned.current, start.task, pruned.samples.unseen, run.workers)
+            for model in (small, fitted)
+        )
+    kept = is_clearly_lower(after, before)
+    report = {"before": mean_divergence(before), "after": mean_divergence(after), "kept": kept}
+    return (fitted if kept else small), report
+
+
+def save_member(start: Start, small: PreTrainedModel, report: dict[str, Any], folder: Path, run: Run) -> None:
+    """Write the checkpoint with its report, completely or not at all; only the first process writes."""
+
+    def add_report(made: Path) -> None:
+        start.task.copy_extras(Path(start.options.model), made)
+        write_json(made / "metrics.json", {**report, "bytes_on_disk": size_on_disk(made)})
+
+    run.workers.first(lambda: save(small, folder, start.tokenizer, also=add_report))

@@ -1,0 +1,117 @@
+"""The family: the finished members of a run, and what the whole family took."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, overload
+
+from ziplm.files import read_json
+from ziplm.options.targets import Target
+from ziplm.runs.folder import Run
+
+DENSE_TRAINING = "training.json"
+"""File in the dense model's folder with the summary of its training, if it was trained in the run."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One finished target of a run.
+
+    Attributes:
+        target: name of the target, such as ``2x``.
+        folder: the checkpoint, for `ziplm.load` or transformers.
+        metrics: the contents of metrics.json.
+    """
+
+    target: str
+    folder: Path
+    metrics: dict[str, Any]
+
+    @property
+    def sizes(self) -> dict[str, list[int]]:
+        """Groups left in each layer, by kind of branch: heads for "attention", columns for "ffn"."""
+        sizes: dict[str, list[int]] = self.metrics["sizes"]
+        return sizes
+
+    def __repr__(self) -> str:
+        metric = self.metrics["metric"]
+        speed = (self.metrics["measured"] or self.metrics["predicted"])["speedup"]
+        return f"Member({self.target!r}, {speed:.2f}x, {metric['name']} {metric['compressed']:.4g})"
+
+
+@dataclass(frozen=True, repr=False)
+class Family(Sequence[Member]):
+    """The members that a run has made, the slowest first; a sequence.
+
+    Attributes:
+        members: the members.
+    """
+
+    members: tuple[Member, ...]
+
+    @overload
+    def __getitem__(self, place: int) -> Member: ...
+    @overload
+    def __getitem__(self, place: slice) -> "Family": ...
+    def __getitem__(self, place: int | slice) -> "Member | Family":
+        return Family(self.members[place]) if isinstance(place, slice) else self.members[place]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self.members)
+
+    def __repr__(self) -> str:
+        return f"Family({', '.join(map(repr, self.members))})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {"members": [{**asdict(member), "folder": str(member.folder)} for member in self.members]}
+
+
+def read_family(run: Run, targets: Sequence[Target]) -> Family:
+    """Read the finished targets of a run."""
+    return Family(
+        tuple(
+            Member(target.name, run.member_folder(target.name), run.metrics(target.name))
+            for target in targets
+            if run.is_done(target.name)
+        )
+    )
+
+
+def family_report(run: Run, targets: Sequence[Target]) -> dict[str, Any]:
+    """Add up the epochs, steps and examples of all trainings, and the hours of all stages.
+
+    The training of the dense model is included.
+    """
+    reports = [run.metrics(target.name) for target in targets]
+    trainings = [report.get("training") or {} for report in reports]
+    dense = run.dense_folder / DENSE_TRAINING
+    if dense.is_file():
+        trainings.insert(0, read_json(dense))
+    # Each target records the seconds up to its end. The run's own count also includes targets that were added
+    # in between, but may have been deleted with the state.
+    seconds = [math.fsum(spent.values()) for spent in (run.seconds, *(r["seconds"] for r in reports))]
+    return {
+        "targets": [target.name for target in targets],
+        "trainings": len(trainings),
+        "epochs": math.fsum(training.get("epochs", 0.0) for training in trainings),
+        "steps": sum(training.get("steps", 0) for training in trainings),
+        "examples": sum(training.get("examples", 0) for training in trainings),
+        "hours": max(seconds) / 3600,
+    }
+
+
+def family_text(folder: Path) -> str | None:
+    """Describe in one sentence what a gradual run took; None if it is not gradual or not finished."""
+    path = Run(folder).family_file
+    if not path.is_file():
+        return None
+    report = read_json(path)
+    return (
+        f"the whole family took {report['epochs']:.3g} epochs of fine-tuning ({report['steps']:,} steps, "
+        f"{report['examples']:,} examples) and {report['hours']:.2g} hours"
+    )

@@ -1,0 +1,1 @@
+"""The run folder: its files and lock, progress reports, and the processes of a torchrun."""

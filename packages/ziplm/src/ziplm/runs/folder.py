@@ -1,0 +1,121 @@
+"""The run folder: the paths of its files, the time its stages took, and stored results.
+
+ziplm-run.json         marks the folder as a run, with its format number
+config.toml            the options of the run
+latency.json           the latency table
+2x/, 4x/, …            one checkpoint for each target, with metrics.json
+state/                 intermediate results (fisher, traces, priors, searches), to resume from
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ziplm.files import read_json, read_tensors, write_json, write_tensors
+from ziplm.runs.progress import Advance, Reporter, Silent
+from ziplm.runs.workers import ALONE, Workers
+
+
+class Format(NamedTuple):
+    """How a kind of result is written to a file and read back."""
+
+    write: Callable[[Path, Any], None]
+    read: Callable[[Path], Any]
+
+
+JSON = Format(write_json, read_json)
+TENSORS = Format(write_tensors, read_tensors)
+
+
+class Run:
+    """A run folder, and the processes and the reporter that work with it.
+
+    Args:
+        folder: the run folder.
+        workers: the processes that share the run.
+        reporter: receives progress.
+        state: folder of the intermediate results; None for the run's own. Each step of a gradual run has one.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        workers: Workers = ALONE,
+        reporter: Reporter | None = None,
+        state: Path | None = None,
+    ) -> None:
+        self.folder, self.workers = Path(folder), workers
+        self.reporter: Reporter = reporter or Silent()
+        self.state = state or self.folder / "state"
+        self.marker_file = self.folder / "ziplm-run.json"
+        self.options_file = self.folder / "config.toml"
+        self.latency_file = self.folder / "latency.json"
+        self.family_file = self.folder / "family.json"
+        self.dense_folder = self.folder / "dense"
+        self.dense_metrics_file = self.folder / "state" / "dense-metrics.json"
+        self.fisher_file = self.state / "fisher.safetensors"
+        self._seconds_file = self.folder / "state" / "seconds.json"
+
+    def step(self, name: str) -> "Run":
+        """Return the same run with separate intermediate results, for one step of a gradual run."""
+        state = self.folder / "state" / "steps" / name
+        return Run(self.folder, self.workers, self.reporter, state)
+
+    def trace_file(self, branch: str) -> Path:
+        """Return the file of a branch's trace. It is written after the priors: if it exists, both do."""
+        return self.state / "traces" / f"{branch}.safetensors"
+
+    def priors_file(self, branch: str) -> Path:
+        """Return the file of a branch's priors."""
+        return self.state / "priors" / f"{branch}.safetensors"
+
+    def target_state(self, target: str) -> Path:
+        """Return the folder of one target's intermediate results."""
+        return self.state / "targets" / target
+
+    def training_folder(self, target: str) -> Path:
+        """Return the folder of the checkpoints of one target's fine-tuning."""
+        return self.target_state(target) / "training"
+
+    def member_folder(self, target: str) -> Path:
+        """Return the checkpoint folder of one target; it appears when it is complete."""
+        return self.folder / target
+
+    def is_done(self, target: str) -> bool:
+        """Return whether a target is finished."""
+        return (self.member_folder(target) / "metrics.json").is_file()
+
+    def metrics(self, target: str) -> dict[str, Any]:
+        """Read metrics.json of a finished target."""
+        metrics = read_json(self.member_folder(target) / "metrics.json")
+        assert isinstance(metrics, dict)
+        return metrics
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds that each stage has taken so far."""
+        return read_json(self._seconds_file) if self._seconds_file.exists() else {}
+
+    @contextmanager
+    def stage(self, name: str, description: str | None = None) -> Iterator[Advance]:
+        """Report the progress of a stage, and add the time of the block to the stage's seconds."""
+        start = time.perf_counter()
+        with self.reporter.stage(description or name) as advance:
+            yield advance
+        if self.workers.rank > 0:
+            return
+        spent = {**self.seconds, name: self.seconds.get(name, 0.0) + time.perf_counter() - start}
+        write_json(self._seconds_file, {stage: round(value, 3) for stage, value in spent.items()})
+
+    def stored(self, path: Path, make: Callable[[], Any], format: Format = JSON) -> Any:  # noqa: A002
+        """Return the result in a file; if the file is missing, make the result and write it first.
+
+        All processes call `make`, the first one writes, and all read. What is returned has always passed
+        through the file, so that a resumed run continues with the same values as an uninterrupted one.
+        """
+        if self.workers.missing(path):
+            made = make()
+            self.workers.first(lambda: format.write(path, made))
+        return format.read(path)

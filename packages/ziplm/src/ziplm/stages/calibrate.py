@@ -1,0 +1,165 @@
+"""Calibrate: the fisher, and the moments of every branch's inputs.
+
+One forward and backward pass finds, for each branch and token, the gradient g of a log-probability drawn from
+the model's own prediction, with respect to the residual stream just after the branch. Its second moment
+Γ = E[g gᵀ] says which directions of the output matter, and its norm which tokens do. One forward pass then
+gathers the inputs of the output matrices, weighted by token. No labels are needed. Padding never counts.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from obs_structured import Moments
+from torch import nn
+from transformers import PreTrainedModel
+
+from ziplm.architectures.base import Architecture, Branch
+from ziplm.architectures.registry import architecture_of
+from ziplm.runs.workers import ALONE, Workers
+from ziplm.stages.fisher import Fisher
+from ziplm.stages.gradients import batch_gradients
+from ziplm.stages.inputs import BranchInputs, StreamSums
+from ziplm.tasks.base import Features, Progress, Task
+
+
+def gather_fisher(
+    model: PreTrainedModel,
+    task: Task,
+    features: Sequence[Features],
+    *,
+    batch_size: int = 16,
+    seed: int = 0,
+    progress: Progress | None = None,
+    workers: Workers = ALONE,
+) -> Fisher:
+    """Compute the fisher of all remaining branches in one forward and backward pass over `features`."""
+    architecture = architecture_of(model)
+    branches = [branch for branch in architecture.branches(model) if branch.groups]
+    gammas = {branch.name: Moments(architecture.weight(model, branch).shape[0], "cpu") for branch in branches}
+    squares: list[dict[str, torch.Tensor]] = []  # of each batch
+
+    def take(name: str, gradient: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        at_tokens = gradient[batch["attention_mask"].bool()].float().cpu()  # (tokens, hidden)
+        gammas[name].update(at_tokens)
+        return at_tokens.square().sum(-1)
+
+    for batch, _, gradients in batch_gradients(
+        model, task, features, branches, batch_size, seed, progress, workers
+    ):
+        squares.append({name: take(name, gradient, batch) for name, gradient in gradients.items()})
+    squares = workers.joined(squares)
+    for gamma in gammas.values():
+        workers.add_up(gamma)
+    return Fisher(
+        {name: gamma.hessian / 2 for name, gamma in gammas.items()},
+        {branch.name: torch.cat([own[branch.name] for own in squares]) for branch in branches},
+    )
+
+
+@torch.inference_mode()
+def gather_inputs(
+    model: PreTrainedModel,
+    task: Task,
+    features: Sequence[Features],
+    branches: Sequence[Branch],
+    weights: dict[str, torch.Tensor | None],
+    *,
+    batch_size: int = 16,
+    progress: Progress | None = None,
+    workers: Workers = ALONE,
+) -> dict[str, BranchInputs]:
+    """Gather the moments of what some branches receive, in one forward pass over `features`.
+
+    Args:
+        model: the current model, in eval mode.
+        task: makes the batches.
+        features: the samples, in the order for which `weights` were computed.
+        branches: the branches; each takes 8 * columns² bytes of memory.
+        weights: weights of all tokens, (tokens,), by branch name; None for equal weights.
+        batch_size: samples per batch.
+        progress: called with the number of samples done and the total.
+        workers: the processes that share the batches; all get the result over all samples.
+
+    Returns:
+        The statistics by branch name.
+    """
+    architecture = architecture_of(model)
+    place = _Place()
+    taps = {branch.name: _InputTap(architecture, model, branch, weights, place) for branch in branches}
+    done = 0
+    with ExitStack() as stack:
+        for tap in taps.values():
+            tap.attach(stack)
+        for number, (chosen, batch) in enumerate(task.batches(features, batch_size, model.device)):
+            place.mask = batch["attention_mask"].bool()
+            if workers.owns(number):
+                task.head.outputs(model, batch)
+            place.first_token += int(place.mask.sum())
+            done += len(chosen)
+            if progress is not None:
+                progress(done, len(features))
+    everywhere = workers.joined([{name: tap.stream for name, tap in taps.items()}])
+    return {name: tap.result([own[name] for own in everywhere], workers) for name, tap in taps.items()}
+
+
+class _Place:
+    """The current batch's place among all tokens, shared by the taps of all branches.
+
+    Attributes:
+        mask: (batch, tokens), True where a token is not padding.
+        first_token: number of tokens in earlier batches.
+    """
+
+    def __init__(self) -> None:
+        self.mask = torch.empty(0, dtype=torch.bool)
+        self.first_token = 0
+
+
+class _InputTap:
+    """A pair of hooks that accumulate the statistics of one branch during a forward pass."""
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        model: PreTrainedModel,
+        branch: Branch,
+        weights: dict[str, torch.Tensor | None],
+        place: _Place,
+    ) -> None:
+        # Sums are float64, which MPS devices do not have.
+        self._device = model.device if model.device.type != "mps" else torch.device("cpu")
+        self._stream_point = architecture.stream_before(model, branch)
+        self._output_layer = architecture.output_layer(model, branch)
+        self._norm = architecture.norm_after(model, branch)
+        self._weights, self._place = weights.get(branch.name), place
+        self._stream_before: torch.Tensor | None = None
+        self.moments = Moments(architecture.weight(model, branch).shape[1], self._device)
+        self.stream = StreamSums()
+
+    def attach(self, stack: ExitStack) -> None:
+        """Register the hooks until the stack closes."""
+        stack.enter_context(self._stream_point.module.register_forward_pre_hook(self._see_stream))
+        stack.enter_context(self._output_layer.register_forward_hook(self._see_inputs))
+
+    def _see_stream(self, _: nn.Module, arguments: tuple[Any, ...]) -> None:
+        self._stream_before = arguments[self._stream_point.argument]
+
+    def _see_inputs(self, _: nn.Module, arguments: tuple[Any, ...], output: torch.Tensor) -> None:
+        mask, first = self._place.mask, self._place.first_token
+        weights = None
+        if self._weights is not None:
+            weights = self._weights[first : first + int(mask.sum())].to(self._device)
+        self.moments.update(arguments[0][mask].float(), weights)
+        assert self._stream_before is not None
+        self.stream.add((self._stream_before + output)[mask].double(), self._norm)
+        self._stream_before = None
+
+    def result(self, streams: Sequence[StreamSums], workers: Workers) -> BranchInputs:
+        """Combine the statistics of all processes."""
+        workers.add_up(self.moments)
+        stream = StreamSums()
+        for own in streams:
+            stream.merge(own)
+        return BranchInputs(self.moments, *stream.result())

@@ -1,0 +1,210 @@
+"""Fine-tune a model, with or without a teacher, so that a killed training resumes to the same weights."""
+
+import inspect
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_model
+from token_distill import DistillationLoss
+from torch import nn
+from transformers import PreTrainedModel, TrainerState, TrainingArguments
+from transformers.integrations.integration_utils import get_reporting_integration_callbacks
+
+from ziplm.errors import UsageError, one_line
+from ziplm.options.training import TrainingOptions, TrainingSummary
+from ziplm.stages.trainer import DistillationTrainer, diverged
+from ziplm.stages.training_folder import claim, identity, last_whole, state_of
+from ziplm.tasks.base import Features, Progress, Task
+from ziplm.tasks.heads import LABELS
+
+_LOGS = 50  # approximate number of losses in the summary of a training
+
+
+def finetune(
+    model: PreTrainedModel,
+    task: Task,
+    features: Sequence[Features],
+    options: TrainingOptions,
+    *,
+    teacher: PreTrainedModel | None = None,
+    loss: DistillationLoss | None = None,
+    folder: str | Path,
+    progress: Progress | None = None,
+) -> TrainingSummary:
+    """Train a model in place, and leave it in eval mode.
+
+    If a call is killed, repeating it with the same arguments and initial weights resumes from the last
+    complete checkpoint in `folder` and ends with the same weights. If the training is finished, the weights
+    are only loaded. The caller deletes the folder. Every process of a torchrun may make the call.
+
+    Args:
+        model: dense or shrunk model, on the device to train on. It gets its own copies of all parameters
+            first, so that models which shared them do not change.
+        task: makes the batches.
+        features: tokenised examples with labels, in the same order in every call.
+        options: hyper-parameters.
+        teacher: model with the same number of layers, which is not changed.
+        loss: weights of task, logit and token loss; the last two need a teacher. None for the task loss alone.
+        folder: folder for checkpoints, created if necessary.
+        progress: called with the number of steps done and the total, in the first process only.
+
+    Raises:
+        UsageError: if there are no examples, if the folder belongs to another training, or if model, teacher
+            and loss do not fit each other.
+        ZipLMError: if the loss becomes nan or infinite.
+    """
+    folder = Path(folder)
+    check_teacher(model, teacher, loss)
+    check_training(model, task, features, options, loss)
+    arguments = _arguments(model, len(features), options, folder)
+    claim(folder, identity(model, features, options, loss), first=arguments.process_index == 0)
+    last = last_whole(folder, first=arguments.process_index == 0)
+    _give_own_parameters(model)
+    started = time.perf_counter()
+    if last is not None and (state := state_of(last)).global_step >= state.max_steps:
+        load_model(model, last / "model.safetensors", device=str(model.device))
+    else:
+        with _settings_kept(model, options.dropout):
+            trainer = DistillationTrainer(model, task, features, arguments, teacher, loss, progress)
+            state = _trained(trainer, last)
+    model.zero_grad(set_to_none=True)
+    if not all(parameter.isfinite().all() for parameter in model.parameters()):
+        raise diverged("the weights became nan or infinite", state.global_step)
+    epochs = float(state.epoch or 0)
+    return TrainingSummary(
+        steps=state.global_step,
+        epochs=epochs,
+        examples=round(epochs * len(features)),
+        seconds=time.perf_counter() - started,
+        losses=tuple((int(entry["step"]), entry["loss"]) for entry in state.log_history if "loss" in entry),
+    )
+
+
+def _trained(trainer: DistillationTrainer, last: Path | None) -> TrainerState:
+    """Train from the start, or from the last checkpoint."""
+    # Checkpoints hold weights as safetensors. Trainer keeps the optimizer's state in torch's own format, but
+    # reads it with `weights_only=True`, so that nothing is unpickled.
+    trainer.train(resume_from_checkpoint=None if last is None else str(last))
+    # In mixed precision, accelerate replaces `forward`.
+    trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
+    return trainer.state
+
+
+def check_teacher(
+    model: PreTrainedModel, teacher: PreTrainedModel | None, loss: DistillationLoss | None
+) -> None:
+    """Raise UsageError if model, teacher and loss do not fit each other."""
+    if teacher is None and loss is not None and (loss.logit or loss.token):
+        raise UsageError("there is a loss between models and no teacher", "give one, or only a task loss")
+    if teacher is not None and loss is None:
+        raise UsageError("there is a teacher and no loss", "give both to distill, or neither")
+    if teacher is model:
+        raise UsageError("the teacher is the model that is trained", "give a copy")
+
+
+def check_training(
+    model: PreTrainedModel,
+    task: Task,
+    features: Sequence[Features],
+    options: TrainingOptions,
+    loss: DistillationLoss | None,
+) -> None:
+    """Raise UsageError if a training could not even start."""
+    if len(features) == 0:
+        raise UsageError("there are no examples to train on", "check the training data")
+    if loss is None or loss.task:
+        _check_labels(model, task, features)
+    if options.precision != "float32" and model.device.type == "cpu":
+        raise UsageError(
+            f"precision {options.precision} on a CPU is slow at best",
+            "use float32, or move the model to a GPU",
+        )
+    try:
+        get_reporting_integration_callbacks(list(options.report_to))
+    except ValueError as error:
+        raise UsageError(f"report_to is unknown: {one_line(error)}", "leave it out, or mend it") from error
+
+
+def _check_labels(model: PreTrainedModel, task: Task, features: Sequence[Features]) -> None:
+    """Raise UsageError unless the model can compute its own loss from the examples."""
+    taken = [name for name in LABELS if name in inspect.signature(model.forward).parameters]
+    if not taken:
+        raise UsageError(
+            f"{type(model).__name__} has no loss of its own", "give a teacher, and a loss with task=0"
+        )
+    if not set(taken) & set(task.collate(features[:1])):
+        raise UsageError("the examples have no labels", "check the training data, or distill with task=0")
+
+
+def _arguments(
+    model: PreTrainedModel, examples: int, options: TrainingOptions, folder: Path
+) -> TrainingArguments:
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        learning_rate=options.learning_rate,
+        num_train_epochs=options.epochs,
+        max_steps=options.max_steps,
+        per_device_train_batch_size=options.batch_size,
+        gradient_accumulation_steps=options.gradient_accumulation,
+        weight_decay=options.weight_decay,
+        max_grad_norm=options.max_grad_norm,
+        warmup_steps=options.warmup_ratio,  # values below 1 are a share of all steps
+        lr_scheduler_type=options.schedule,
+        seed=options.seed,
+        bf16=options.precision == "bf16",
+        fp16=options.precision == "fp16",
+        use_cpu=model.device.type == "cpu",
+        save_strategy="steps",
+        save_total_limit=2,  # one is complete while the other is written
+        logging_strategy="steps",
+        report_to=list(options.report_to) or "none",
+        remove_unused_columns=False,
+        dataloader_pin_memory=model.device.type != "cpu",
+        disable_tqdm=True,
+    )
+    # Several GPUs need torchrun: without it, Trainer would split each batch among threads, while the teacher
+    # sees all of it. (Reading `n_gpu` also makes the processes find each other.)
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    passes = math.ceil(examples / (options.batch_size * arguments.world_size))
+    by_epochs = math.ceil(options.epochs * math.ceil(passes / options.gradient_accumulation))
+    steps = options.max_steps if options.max_steps > 0 else by_epochs
+    # Trainer accepts fractions of all steps as well, but then warns of a change when it resumes.
+    arguments.save_steps = math.ceil(steps / options.checkpoints)
+    arguments.logging_steps = math.ceil(steps / _LOGS)
+    return arguments
+
+
+@contextmanager
+def _settings_kept(model: PreTrainedModel, dropout: bool) -> Iterator[None]:
+    """Restore eval mode, dropout and config after a training that changes them."""
+    rates = {module: module.p for module in model.modules() if isinstance(module, nn.Dropout)}
+    # Trainer switches the cache off; a classifier stores its problem type when it first sees labels.
+    settings = {name: getattr(model.config, name, None) for name in ("use_cache", "problem_type")}
+    try:
+        if not dropout:
+            for module in rates:
+                module.p = 0.0
+        yield
+    finally:
+        for module, rate in rates.items():
+            module.p = rate
+        for name, value in settings.items():
+            if hasattr(model.config, name):
+                setattr(model.config, name, value)
+        model.eval()
+
+
+def _give_own_parameters(model: PreTrainedModel) -> None:
+    """Replace each parameter by a copy; tied parameters stay tied."""
+    copies: dict[nn.Parameter, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                if parameter not in copies:
+                    own = parameter.detach().clone(memory_format=torch.contiguous_format)
+                    copies[parameter] = nn.Parameter(own, requires_grad=parameter.requires_grad)
+                module._parameters[name] = copies[parameter]

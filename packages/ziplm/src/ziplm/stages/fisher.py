@@ -1,0 +1,100 @@
+"""The fisher: second moments of the loss gradients at each branch's output."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+from safetensors.torch import save_file
+
+from ziplm.files import damaged, written_whole
+
+SHARE = 0.9  # share of the fisher in weights and selection metrics; the rest treats everything alike
+TOKENS_PER_COLUMN = 0.25  # minimum effective number of tokens per column for weighted moments
+
+
+@dataclass(frozen=True)
+class Fisher:
+    """Second moments of the gradient g of the log-probability at each branch's output, by branch name.
+
+    Attributes:
+        gamma: Γ = E[g gᵀ], (hidden, hidden): which directions of the output matter to the loss.
+        squares: ‖g‖² of every token that is not padding, (tokens,), in the order of `Task.batches`: which
+            tokens matter.
+    """
+
+    gamma: Mapping[str, torch.Tensor]
+    squares: dict[str, torch.Tensor]
+
+    def selection(self, name: str) -> torch.Tensor:
+        """Return the metric for choosing groups, (hidden, hidden), scaled to a mean diagonal of 1."""
+        gamma = self.gamma[name]
+        identity = torch.eye(len(gamma), dtype=gamma.dtype)
+        size = float(gamma.diagonal().mean())
+        return SHARE * gamma / size + (1 - SHARE) * identity if size > 0 else identity
+
+    def token_weights(self, name: str, columns: int) -> tuple[torch.Tensor | None, int]:
+        """Return the weights of all tokens, (tokens,), and the effective number of tokens.
+
+        The weights are None if too few tokens would carry the weight to determine that many columns. A
+        handful of tokens with huge gradients, such as the first position in some decoders, can cause this.
+        """
+        squares = self.squares[name].double()
+        mean = float(squares.mean())
+        if mean <= 0:
+            return None, len(squares)
+        weights = SHARE * squares / mean + (1 - SHARE)
+        effective = int(weights.sum().square() / weights.square().sum())
+        if effective < TOKENS_PER_COLUMN * columns:
+            return None, len(squares)
+        return weights, effective
+
+    def save(self, path: Path) -> None:
+        """Write the fisher as safetensors, completely or not at all."""
+        tensors = {
+            f"{kind}.{name}": value
+            for kind in ("gamma", "squares")
+            for name, value in getattr(self, kind).items()
+        }
+        with written_whole(path) as temporary:
+            save_file(tensors, temporary)
+
+    @classmethod
+    def load(cls, path: Path) -> "Fisher":
+        """Read a file written by `save`; each matrix of `gamma` stays on disk until it is needed."""
+        return cls(_StoredTensors(path, "gamma."), dict(_StoredTensors(path, "squares.")))
+
+
+class _StoredTensors(Mapping[str, torch.Tensor]):
+    """The tensors of a file whose names start with `prefix`, read on each access and not kept in memory.
+
+    Raises BadRun if the file is damaged.
+    """
+
+    def __init__(self, path: Path, prefix: str) -> None:
+        self._path, self._prefix = path, prefix
+        with self._opened() as file:
+            names: list[str] = file.keys()
+        self._names = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        with self._opened() as file:
+            tensor: torch.Tensor = file.get_tensor(self._prefix + name)
+            return tensor.clone()  # the file may be replaced later
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        try:
+            with safetensors.safe_open(self._path, "pt") as file:
+                yield file
+        except (OSError, safetensors.SafetensorError) as error:
+            raise damaged(self._path) from error

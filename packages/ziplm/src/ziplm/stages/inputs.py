@@ -1,0 +1,59 @@
+"""Statistics of what a branch receives: moments of its inputs, and of the residual stream after it."""
+
+from dataclasses import dataclass
+
+import torch
+from obs_structured import Moments
+from torch import nn
+
+
+@dataclass
+class BranchInputs:
+    """What one branch received during calibration.
+
+    Attributes:
+        moments: moments of the inputs of its output matrix.
+        inverse_variance: mean over tokens of 1 / variance of the residual stream after the branch.
+        spread: variance over tokens of the normalised residual stream, summed over dimensions.
+    """
+
+    moments: Moments
+    inverse_variance: float = 0.0
+    spread: float = 0.0
+
+
+class StreamSums:
+    """Sums over tokens of the residual stream, as the stream prior needs them."""
+
+    def __init__(self) -> None:
+        self.inverse, self.count = 0.0, 0
+        self.total: torch.Tensor | float = 0.0
+        self.squares: torch.Tensor | float = 0.0
+
+    def add(self, stream: torch.Tensor, norm: nn.LayerNorm | None) -> None:
+        """Add the streams of some tokens, (tokens, hidden) in float64."""
+        variance = stream.var(-1, correction=0)
+        varies = variance >= 1e-12  # a constant stream carries no information, and would divide by zero
+        stream, inverse = stream[varies], 1 / variance[varies]
+        normalised = (stream - stream.mean(-1, keepdim=True)) * inverse.sqrt()[:, None]
+        if norm is not None and norm.weight is not None:
+            normalised = normalised * norm.weight.double()
+        self.inverse += float(inverse.sum())
+        self.count += len(stream)
+        self.total = self.total + normalised.sum(0).cpu()
+        self.squares = self.squares + normalised.square().sum(0).cpu()
+
+    def merge(self, other: "StreamSums") -> None:
+        """Add the sums of another process."""
+        self.inverse += other.inverse
+        self.count += other.count
+        self.total = self.total + other.total
+        self.squares = self.squares + other.squares
+
+    def result(self) -> tuple[float, float]:
+        """Return the mean of 1/σ², and the summed variance of the normalised stream."""
+        if not self.count:
+            return 0.0, 0.0
+        assert isinstance(self.total, torch.Tensor)
+        variance = self.squares / self.count - (self.total / self.count).square()
+        return self.inverse / self.count, float(variance.sum())

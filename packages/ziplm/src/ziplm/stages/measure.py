@@ -1,0 +1,169 @@
+"""Measure whole models against each other in a stated setting."""
+
+import copy
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from latency_profiler import (
+    Clock,
+    Comparison,
+    CompileEngine,
+    CpuClock,
+    DeviceClock,
+    EagerEngine,
+    WallClock,
+    compare,
+)
+from transformers import PreTrainedModel
+
+from ziplm.errors import UsageError
+from ziplm.options.setting import Setting
+from ziplm.stages.workload import dtype_of, generation, kept_seed, random_tokens, setting_for
+
+ENGINES = {"eager": EagerEngine, "compile": CompileEngine}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A model measured beside the dense model, in interleaved rounds.
+
+    Attributes:
+        speedup: time of the dense model divided by the model's own.
+        low: lower end of the speedup's 99 % interval.
+        high: upper end of the speedup's 99 % interval.
+        seconds: time of the model.
+        dense_seconds: time of the dense model.
+    """
+
+    speedup: float
+    low: float
+    high: float
+    seconds: float
+    dense_seconds: float
+
+    @classmethod
+    def of(cls, comparison: Comparison) -> "Measured":
+        """Make it from a comparison of "dense" and "small"."""
+        ratio = comparison.speedup("small")
+        return cls(
+            ratio.value, ratio.low, ratio.high, comparison["small"].seconds, comparison["dense"].seconds
+        )
+
+
+def measure(
+    dense: PreTrainedModel,
+    small: PreTrainedModel,
+    setting: Setting,
+    *,
+    rel_error: float = 0.01,
+    max_seconds: float = 30.0,
+    progress: Callable[[int, float], None] | None = None,
+) -> Measured:
+    """Measure the speedup of `small` over `dense`."""
+    models = {"dense": for_measuring(dense, setting), "small": for_measuring(small, setting)}
+    return Measured.of(
+        compare_models(models, setting, rel_error=rel_error, max_seconds=max_seconds, progress=progress)
+    )
+
+
+def for_measuring(model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
+    """Return the model if it has the setting's device and data type, else a copy that may be converted."""
+    same = model.dtype == dtype_of(setting) and model.device.type == setting.device.split(":")[0]
+    return model if same else copy.deepcopy(model)
+
+
+class PartsClock:
+    """A clock that times the parts of a call one by one and reports their mean or median.
+
+    Args:
+        clock: times a single part.
+        parts: number of parts of each call.
+        figure: maps seconds (calls, parts) and an axis to seconds (calls,), such as numpy.mean.
+    """
+
+    def __init__(self, clock: Clock, parts: int, figure: Callable[..., Any]) -> None:
+        self.name = clock.name
+        self.now = clock.now
+        self._clock, self._parts, self._figure = clock, parts, figure
+        self._seconds: list[float] = []
+
+    def call(self, functions: Sequence[Callable[..., object]]) -> Callable[..., None]:
+        """Return a function that calls each function with its argument, each call being one part."""
+
+        def run(*arguments: object) -> None:
+            for function, argument in zip(functions, arguments, strict=True):
+                self._seconds.append(self._clock.elapsed(functools.partial(function, argument)))
+
+        return run
+
+    def elapsed(self, run: Callable[[], object]) -> float:
+        """Return the seconds of all calls that `run` makes."""
+        self._seconds = []
+        run()
+        return float(self._figure(np.reshape(self._seconds, (-1, self._parts)), axis=1).sum())
+
+
+def compare_models(
+    models: Mapping[str, PreTrainedModel],
+    setting: Setting,
+    *,
+    rel_error: float = 0.01,
+    max_seconds: float = 60.0,
+    progress: Callable[[int, float], None] | None = None,
+) -> Comparison:
+    """Time each model on the same random tokens in the setting's regime, in interleaved rounds.
+
+    The others are compared with the first model: ``result.speedup(name)``. Models are moved to the setting's
+    device and data type. With several lengths, every round runs each of them; the time of a round is their
+    mean, or for generation their median.
+
+    Raises:
+        UsageError: if the setting does not fit a model (see `setting_for`).
+    """
+    setting = setting_for(setting, list(models.values()))
+    inputs = tuple(random_tokens(list(models.values()), setting, length) for length in setting.lengths)
+    prepared = {}
+    for name, model in models.items():
+        model.to(device=setting.device, dtype=dtype_of(setting))  # type: ignore[call-arg]  # a decorator hides self
+        prepared[name] = [_timed_call(model.eval(), setting, tokens) for tokens in inputs]
+    variants: dict[str, Callable[..., object]] = {name: calls[0] for name, calls in prepared.items()}
+    clock: Clock | Literal["wall", "cpu"] = setting.clock
+    if len(inputs) > 1:
+        figure = np.median if setting.regime == "generate" else np.mean
+        clock = PartsClock(_clock_of(setting), len(inputs), figure)
+        variants = {name: clock.call(calls) for name, calls in prepared.items()}
+    with kept_seed(setting):
+        return compare(
+            variants,
+            inputs,
+            rel_error=rel_error,
+            max_seconds=max_seconds,
+            clock=clock,
+            threads=setting.threads,
+            progress=progress,
+        )
+
+
+def _timed_call(
+    model: PreTrainedModel, setting: Setting, tokens: torch.Tensor
+) -> Callable[[torch.Tensor], object]:
+    """Return the function that is timed on inputs of the shape of `tokens`: a forward pass or a generation."""
+    if setting.regime == "generate":
+        return generation(model, setting.new_tokens)
+    return ENGINES[setting.engine]().prepare(model, (tokens,))
+
+
+def _clock_of(setting: Setting) -> Clock:
+    """Return the clock for one part of a call."""
+    device = torch.device(setting.device)
+    if setting.clock == "wall":
+        return WallClock() if device.type == "cpu" else DeviceClock(device)
+    if device.type != "cpu" or (setting.threads or torch.get_num_threads()) != 1:
+        raise UsageError(
+            "clock cpu counts the time of all threads, and of a CPU only", "use 1 thread or wall"
+        )
+    return CpuClock()

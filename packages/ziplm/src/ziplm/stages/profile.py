@@ -1,0 +1,205 @@
+"""Profile: the latency table, with the time of every size of every branch and of the rest of the model."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from latency_profiler import Family, LatencyCurve, LatencyTable, profile_families
+from torch import nn
+from transformers import PreTrainedModel
+
+from ziplm.architectures.base import KINDS, Kind
+from ziplm.architectures.block import structure_copy
+from ziplm.architectures.registry import architecture_of
+from ziplm.architectures.surgery import leading_parts
+from ziplm.errors import UsageError
+from ziplm.options.setting import Setting
+from ziplm.stages.levels import size_grid
+from ziplm.stages.workload import (
+    dtype_of,
+    environment_of,
+    generation,
+    kept_seed,
+    random_tokens,
+    setting_for,
+)
+
+CACHE_LENGTHS = 3  # number of cache lengths at which a decoding step is measured; others are interpolated
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of a branch while a model is measured.
+
+    Attributes:
+        tokens: number of input tokens.
+        past: number of tokens in the cache before the call; None for no cache.
+    """
+
+    tokens: int
+    past: int | None = None
+
+
+def branch_steps(setting: Setting, kind: Kind) -> dict[Step, float]:
+    """Return the calls of a branch in one measurement, each with the number of times (or share) it counts.
+
+    A forward pass is one step. A generation has one step for the prompt, and one for each new token except
+    the last, which no branch processes; a few lengths of the cache represent all of these.
+    """
+    if setting.regime != "generate":
+        return {Step(length): share for length, share in setting.shares.items()}
+    steps = {Step(length, 0): share for length, share in setting.shares.items()} | _decoding(setting)
+    if kind == "attention":
+        return steps
+    return {  # without a cache, steps with the same number of tokens are the same
+        Step(tokens): sum(share for step, share in steps.items() if step.tokens == tokens)
+        for tokens in sorted({step.tokens for step in steps})
+    }
+
+
+def _decoding(setting: Setting) -> dict[Step, float]:
+    """Return a few decoding steps, weighted so that linear times add up to those of all steps."""
+    lengths = [prompt + made for prompt in setting.shares for made in range(setting.new_tokens - 1)]
+    shares = [share for share in setting.shares.values() for _ in range(setting.new_tokens - 1)]
+    if not lengths:
+        return {}
+    measured = sorted({round(at) for at in np.linspace(min(lengths), max(lengths), CACHE_LENGTHS)})
+    hats = np.eye(len(measured))  # 1 at one of the lengths, 0 at the others, linear in between
+    return {
+        Step(1, length): float(np.interp(lengths, measured, hat) @ shares)
+        for length, hat in zip(measured, hats, strict=True)
+    }
+
+
+def latency_table(
+    model: PreTrainedModel,
+    setting: Setting,
+    *,
+    round_to: int = 1,
+    rel_error: float = 0.02,
+    max_seconds: float = 120.0,
+    progress: Callable[[int, float], None] | None = None,
+) -> LatencyTable:
+    """Measure a model's branches at all sizes of the grid, and the rest of the model, in the same rounds.
+
+    A branch is measured with its residual connection and norms; a removed one as what remains of it. The
+    fixed part is the time of the model with all branches removed, minus that of their remains. (The dense
+    model's time minus that of its branches would be the difference of two large numbers, and mostly noise.)
+
+    Args:
+        model: the model; it is moved to the setting's device and data type.
+        setting: where and on which inputs to measure.
+        round_to: FFN widths are multiples of this number.
+        rel_error: relative error at which the measurement stops.
+        max_seconds: time limit of the measurement.
+        progress: called with the number of rounds and the share of the time used.
+
+    Raises:
+        UsageError: if the setting does not fit the model (see `setting_for`).
+    """
+    architecture = architecture_of(model)
+    setting = setting_for(setting, [model])
+    model.to(device=setting.device, dtype=dtype_of(setting))  # type: ignore[call-arg]
+    steps = {kind: branch_steps(setting, kind) for kind in KINDS}
+    families = {
+        f"{kind} {step}": family
+        for kind in KINDS
+        for step, family in _families(model, setting, kind, list(steps[kind]), round_to).items()
+    }
+    bare = _without_branches(model)
+    rest = generation(bare, setting.new_tokens) if setting.regime == "generate" else bare
+    for length in setting.shares:
+        families[f"rest {length}"] = Family(lambda _: rest, [1], random_tokens([model], setting, length))
+    with kept_seed(setting):
+        measured = profile_families(
+            families,
+            rel_error=rel_error,
+            max_seconds=max_seconds,
+            engine=setting.engine,
+            clock=setting.clock,
+            threads=setting.threads,
+            progress=progress,
+        )
+    if setting.regime == "generate":
+        measured = {name: by_median(curve) for name, curve in measured.items()}
+    curves: dict[str, LatencyCurve] = {
+        kind: _weighted_sum([(measured[f"{kind} {step}"], share) for step, share in steps[kind].items()])
+        for kind in KINDS
+    }
+    whole = sum(share * measured[f"rest {length}"](1) for length, share in setting.shares.items())
+    left = sum(curves[branch.kind](0) for branch in architecture.branches(model))
+    environment = environment_of(setting, model.config._attn_implementation)
+    return LatencyTable(environment, max(0.0, whole - left), curves)
+
+
+def by_median(curve: LatencyCurve) -> LatencyCurve:
+    """Return the curve with medians, where a profile reports the fastest tenth of the samples.
+
+    A decoding step is short, a generation is long. The fastest of many short samples may coincide with a
+    quiet moment of the machine, or find its weights in a CPU cache; a generation, and with it the fixed part,
+    does not. In one run of 12 rounds on a shared machine (GPT2 with 12 layers, 768 hidden, one thread), the
+    table added up to 0.84 of the dense model's time with the fastest tenth, and to 1.02 with medians. How
+    much of this is due to the cache and how much to the load was not determined.
+    """
+    timings = tuple(replace(timing, seconds=timing.median) for timing in curve.timings)
+    return LatencyCurve.fit(curve.sizes, timings)
+
+
+def _weighted_sum(parts: Sequence[tuple[LatencyCurve, float]]) -> LatencyCurve:
+    """Add up curves over the same sizes; a single curve is returned unchanged, with its timings."""
+    first, share = parts[0]
+    if len(parts) == 1 and share == 1:
+        return first
+    seconds = [sum(share * curve(size) for curve, share in parts) for size in first.sizes]
+    return LatencyCurve(first.sizes, tuple(seconds))
+
+
+def _without_branches(model: PreTrainedModel) -> PreTrainedModel:
+    """Return the model with all branches removed; everything else is shared."""
+    architecture = architecture_of(model)
+    bare: PreTrainedModel = structure_copy(model)  # type: ignore[assignment]
+    for branch in architecture.branches(model):
+        layer = architecture.layers(model)[branch.layer]
+        architecture.install(bare, branch, leading_parts(architecture, layer, branch, 0))
+    architecture.number_caches(bare)
+    return bare.eval()
+
+
+def _families(
+    model: PreTrainedModel, setting: Setting, kind: Kind, steps: list[Step], round_to: int
+) -> dict[Step, Family]:
+    """Return, for each step, a branch at all sizes of the grid, made from the first one of full size."""
+    architecture = architecture_of(model)
+    dense = architecture.dense_groups(model, kind)
+    branch = next((b for b in architecture.branches(model) if b.kind == kind and b.groups == dense), None)
+    if branch is None:
+        raise UsageError(
+            f"no {kind} of this model has its full size, so that its times cannot be measured",
+            "give --latency-table of the dense model",
+        )
+    layer = architecture.layers(model)[branch.layer]
+
+    @functools.cache  # all steps share the weights of a size
+    def resized(groups: int) -> nn.Module:
+        made = structure_copy(layer)
+        for name, part in leading_parts(architecture, layer, branch, groups).items():
+            setattr(made, name, part)
+        return made.eval()
+
+    def hidden(tokens: int) -> torch.Tensor:
+        shape = (setting.batch_size, tokens, model.config.hidden_size)
+        random = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        return random.to(device=setting.device, dtype=dtype_of(setting))
+
+    def family(step: Step) -> Family:
+        past = None if step.past is None else hidden(step.past)
+        inputs = hidden(step.tokens)
+        return Family(
+            lambda groups: architecture.block(resized(groups), kind, past),
+            size_grid(kind, dense, round_to),
+            (inputs, architecture.attention_mask(model, inputs, step.past or 0)),
+        )
+
+    return {step: family(step) for step in steps}

@@ -1,0 +1,66 @@
+"""Prune: one trace for each branch, which holds the best weights of every size."""
+
+import torch
+from obs_structured import Trace, prune
+from transformers import PreTrainedModel
+
+from ziplm.architectures.base import Branch
+from ziplm.architectures.registry import architecture_of
+from ziplm.stages.fisher import Fisher
+from ziplm.stages.inputs import BranchInputs
+
+
+def prune_branch(
+    model: PreTrainedModel,
+    branch: Branch,
+    inputs: BranchInputs,
+    fisher: Fisher | None,
+    effective_tokens: int,
+    *,
+    centred: bool = True,
+    method: str = "obs",
+    update: bool = True,
+    damping: float | None = None,
+) -> Trace:
+    """Prune the output matrix of one branch, group by group.
+
+    Args:
+        model: the current model, which is not changed.
+        branch: the branch to prune.
+        inputs: statistics of its inputs, from `gather_inputs`.
+        fisher: from `gather_fisher`; without it, all output directions count equally.
+        effective_tokens: number of tokens that the weighted moments amount to, for the damping.
+        centred: whether the bias takes over the mean output of what is removed.
+        method: how groups are chosen, as for `obs_structured.prune`.
+        update: whether the weights that stay are corrected.
+        damping: relative damping; None to choose it by the number of tokens.
+    """
+    weight = architecture_of(model).weight(model, branch)
+    moments = inputs.moments
+    device: torch.device = moments.mean.device
+    return prune(
+        weight.to(device),
+        moments.hessian,
+        branch.group_size,
+        mean=moments.mean if centred else None,
+        metric=None if fisher is None else fisher.selection(branch.name).to(device),
+        damping=damping,
+        count=effective_tokens,
+        method=method,
+        update=update,
+    )
+
+
+def in_chunks(branches: list[Branch], limit: int) -> list[list[Branch]]:
+    """Divide branches into chunks whose Hessians, and the working copies for one of them, fit in `limit` bytes."""
+    sizes = [8 * branch.columns**2 for branch in branches]
+    copies = 4 * max(sizes, default=0)
+    chunks: list[list[Branch]] = []
+    room = 0
+    for branch, needed in zip(branches, sizes, strict=True):
+        if not chunks or needed > room:
+            chunks.append([])
+            room = limit - copies
+        chunks[-1].append(branch)
+        room -= needed
+    return chunks

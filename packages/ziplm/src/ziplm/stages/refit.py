@@ -1,0 +1,227 @@
+"""Refit: fit the remaining output matrices to the current model by least squares, branch by branch.
+
+For each branch in order, min over (W, b) of Σ w ‖W h + b − (s − r)‖² + λ ‖W − Ŵ‖², with h the shrunk model's
+own inputs of the output matrix, r its residual stream before the branch, s the current model's stream after
+it, and w the weight of the token. λ pulls towards the present weights Ŵ, not towards zero.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from ziplm.architectures.base import Architecture, Branch
+from ziplm.architectures.block import structure_copy
+from ziplm.architectures.registry import architecture_of
+from ziplm.stages.replay import replayed
+from ziplm.tasks.base import Features, Progress, Task
+from ziplm.tasks.heads import Batch
+
+DAMPING = 0.01  # λ relative to the mean diagonal of the inputs' covariance
+STATE_BYTES = 2**30
+
+
+class _Enough(Exception):
+    """Raised when the layer has run, to skip the rest of the forward pass."""
+
+
+@torch.no_grad()  # not inference mode: its results cannot be trained
+def refit(
+    current: PreTrainedModel,
+    small: PreTrainedModel,
+    task: Task,
+    features: Sequence[Features],
+    weights: Mapping[str, torch.Tensor | None],
+    *,
+    damping: float = DAMPING,
+    most_samples: int = 1024,
+    batch_size: int = 32,
+    progress: Progress | None = None,
+) -> PreTrainedModel:
+    """Return a model like `small` with output matrices fitted to the current model's residual stream.
+
+    Args:
+        current: the model that `small` was made from.
+        small: the shrunk model. It is not changed; the result shares all other parameters with it.
+        task: makes the batches.
+        features: samples; at most as many are used as hidden states fit in 1 GiB.
+        weights: weights of all tokens by branch name, (tokens,) in the order of `Task.batches`; None for
+            equal weights.
+        most_samples: upper limit of the number of samples used.
+        damping: λ relative to the mean variance of the inputs.
+        batch_size: samples per batch.
+        progress: called with the number of layers done and the total.
+    """
+    architecture = architecture_of(current)
+    small = with_own_outputs(small)
+    batches, places = _chosen_batches(current, task, features, batch_size, most_samples)
+    layers = len(architecture.layers(current))
+    by_layer = [architecture.branches(small)[2 * place : 2 * place + 2] for place in range(layers)]
+    goal_states: list[torch.Tensor | None] = [None] * len(batches)
+    own_states: list[torch.Tensor | None] = [None] * len(batches)
+    for place, branches in enumerate(by_layer):
+        goals = []
+        for number, batch in enumerate(batches):
+            goal_states[number], seen = _run_layer(current, task, batch, place, goal_states[number], branches)
+            goals.append({name: before + made for name, (_, before, made) in seen.items()})
+        for branch in branches:
+            sums = _Sums(architecture, small, branch)
+            for batch, first, state, goal in zip(batches, places, own_states, goals, strict=True):
+                mask = batch["attention_mask"].bool()
+                _, seen = _run_layer(small, task, batch, place, state, [branch])
+                given, before, _ = seen[branch.name]
+                own = weights.get(branch.name)
+                here = None if own is None else own[first : first + int(mask.sum())].to(mask.device)
+                wanted = (goal[branch.name] - before)[mask]
+                sums.add(None if given is None else given[mask], wanted, here)
+            sums.solve(damping)
+        own_states = [
+            _run_layer(small, task, batch, place, state, [])[0]
+            for batch, state in zip(batches, own_states, strict=True)
+        ]
+        if progress is not None:
+            progress(place + 1, layers)
+    return small
+
+
+def with_own_outputs(model: PreTrainedModel) -> PreTrainedModel:
+    """Return the model with its own copy of all output matrices and biases, in eval mode; the rest is shared."""
+    made: PreTrainedModel = structure_copy(model)  # type: ignore[assignment]
+    architecture = architecture_of(made)
+    for branch in architecture.branches(made):
+        layer = architecture.output_layer(made, branch)
+        for name, parameter in layer.named_parameters(recurse=False):
+            setattr(layer, name, nn.Parameter(parameter.detach().clone(), parameter.requires_grad))
+    return made.eval()
+
+
+def _chosen_batches(
+    model: PreTrainedModel, task: Task, features: Sequence[Features], batch_size: int, most_samples: int
+) -> tuple[list[Batch], list[int]]:
+    """Return every n-th batch, so that all lengths occur, and the index of its first token among all tokens."""
+    pairs = [(batch, int(batch["attention_mask"].sum())) for _, batch in task.batches(features, batch_size)]
+    # In memory at once: the states of both models, and the goal streams after the two branches of a layer.
+    room = STATE_BYTES / (4 * 4 * model.config.hidden_size)
+    tokens = sum(batch["input_ids"].numel() for batch, _ in pairs)
+    every = max(1, math.ceil(len(features) / most_samples), math.ceil(tokens / room))
+    places = [0, *itertools.accumulate(count for _, count in pairs)]
+    chosen = range(0, len(pairs), every)
+    on_device = [{name: value.to(model.device) for name, value in pairs[n][0].items()} for n in chosen]
+    return on_device, [places[n] for n in chosen]
+
+
+Seen = dict[str, tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]]
+
+
+def _run_layer(
+    model: PreTrainedModel,
+    task: Task,
+    batch: Batch,
+    place: int,
+    state: torch.Tensor | None,
+    branches: Sequence[Branch],
+) -> tuple[torch.Tensor, Seen]:
+    """Run one layer from the state before it.
+
+    Returns:
+        The layer's output; and for each branch its inputs (None if it was removed), the stream before it and
+        its output.
+    """
+    architecture = architecture_of(model)
+    layers = architecture.layers(model)
+    output: list[torch.Tensor] = []
+    before: dict[str, torch.Tensor] = {}
+    seen: Seen = {}
+
+    def stop(_: nn.Module, __: Any, made: torch.Tensor) -> None:
+        output.append(made)
+        raise _Enough
+
+    with ExitStack() as stack:
+        stack.enter_context(replayed(layers, place, state))
+        for handle in _watch(architecture, model, branches, before, seen):
+            stack.enter_context(handle)
+        stack.enter_context(layers[place].register_forward_hook(stop))
+        with suppress(_Enough):
+            task.head.outputs(model, batch)
+    return output[0], seen
+
+
+def _watch(
+    architecture: Architecture,
+    model: PreTrainedModel,
+    branches: Sequence[Branch],
+    before: dict[str, torch.Tensor],
+    seen: Seen,
+) -> Iterator[Any]:
+    """Register hooks that record the inputs of the branches, the stream before them and their outputs."""
+    for branch in branches:
+        point = architecture.stream_before(model, branch)
+
+        def remember(
+            _: nn.Module, arguments: tuple[Any, ...], name: str = branch.name, which: int = point.argument
+        ) -> None:
+            before[name] = arguments[which]
+
+        def take(
+            _: nn.Module, arguments: tuple[Any, ...], made: torch.Tensor, name: str = branch.name
+        ) -> None:
+            seen[name] = (arguments[0] if arguments else None, before[name], made)
+
+        yield point.module.register_forward_pre_hook(remember)
+        yield architecture.output_layer(model, branch).register_forward_hook(take)
+
+
+class _Sums:
+    """Weighted sums over tokens, from which one branch's output matrix is solved."""
+
+    def __init__(self, architecture: Architecture, model: PreTrainedModel, branch: Branch) -> None:
+        self._bias = architecture.bias(model, branch)
+        self._weight = architecture.weight(model, branch) if branch.groups else None
+        columns, rows = branch.columns, len(self._bias)
+        make = {"dtype": torch.float64, "device": self._bias.device}
+        self._total = 0.0
+        self._given, self._goal = torch.zeros(columns, **make), torch.zeros(rows, **make)  # type: ignore[call-overload]
+        self._square = torch.zeros(columns, columns, **make)  # type: ignore[call-overload]
+        self._cross = torch.zeros(rows, columns, **make)  # type: ignore[call-overload]
+        self._origin: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def add(self, given: torch.Tensor | None, goal: torch.Tensor, weights: torch.Tensor | None) -> None:
+        """Add inputs (tokens, columns) and the outputs that the branch should give for them (tokens, rows)."""
+        if self._weight is None or given is None:
+            given = goal.new_zeros(len(goal), 0)
+        if self._origin is None:
+            # Products have the model's precision: subtracting an early mean keeps their leading digits.
+            self._origin = given.mean(0), goal.mean(0)
+        given, goal = given - self._origin[0], goal - self._origin[1]
+        w = goal.new_ones(len(goal)) if weights is None else weights.to(goal.dtype)
+        weighted = given * w[:, None]
+        self._total += float(w.double().sum())
+        self._goal += (w @ goal).double()
+        self._given += weighted.sum(0, dtype=torch.float64)
+        self._square += (weighted.mT @ given).double()
+        self._cross += (goal.mT @ weighted).double()
+
+    def solve(self, damping: float) -> None:
+        """Write the solution into the model."""
+        assert self._origin is not None
+        given, goal = self._given / self._total, self._goal / self._total
+        square = self._square / self._total - given.outer(given)
+        cross = self._cross / self._total - goal.outer(given)
+        given, goal = given + self._origin[0], goal + self._origin[1]
+        if self._weight is None:
+            self._bias.copy_(goal)
+            return
+        weight = self._weight.double()
+        size = float(square.diagonal().mean())
+        if size > 1e-10 * float(given.square().mean()):  # constant inputs determine nothing
+            square.diagonal().add_(damping * size)
+            residual = cross + damping * size * weight  # normal equations with the pull towards Ŵ
+            weight = torch.cholesky_solve(residual.mT, torch.linalg.cholesky(square)).mT
+            self._weight.copy_(weight)
+        self._bias.copy_(goal - weight @ given)

@@ -1,0 +1,29 @@
+"""Skipping the first layers of a model by replaying a remembered hidden state."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@contextmanager
+def replayed(layers: list[nn.Module], start: int, state: torch.Tensor | None) -> Iterator[None]:
+    """While open, layers before `start` are not computed, and layer `start` receives `state`."""
+
+    def hand_on(hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        return hidden
+
+    def recall(*_: Any, **__: Any) -> torch.Tensor:
+        assert state is not None
+        return state
+
+    skipped = layers[:start]
+    try:
+        for layer in skipped:
+            layer.forward = recall if layer is skipped[-1] else hand_on
+        yield
+    finally:
+        for layer in skipped:
+            layer.__dict__.pop("forward", None)

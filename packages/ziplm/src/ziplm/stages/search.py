@@ -1,0 +1,163 @@
+"""Search: choose the size of each branch within the budgets.
+
+Each prior gives one exact solution. The best of these few by the real loss, on samples that the traces have
+not seen, is the starting point of the search. The search's result is kept only if it is also better on a
+third set of samples.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from spdy_search import InfeasibleBudget, Problem, SearchResult, search
+
+from ziplm.errors import BadRun, UnreachableTarget
+from ziplm.stages.choices import Choices, Levels
+
+Loss = Callable[[Sequence[int]], float]
+"""Computes a loss from the number of groups removed from each branch."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The result of a search.
+
+    Attributes:
+        levels: one level for each branch.
+        prior: name of the prior whose solution the search started from.
+        prior_losses: loss of each prior's solution on the search samples.
+        start_loss: loss of the best of these solutions on the third set of samples.
+        searched_loss: loss of the search's result on the third set; None without a search.
+        evaluations: number of losses computed on the search samples.
+    """
+
+    levels: tuple[int, ...]
+    prior: str
+    prior_losses: dict[str, float]
+    start_loss: float
+    searched_loss: float | None
+    evaluations: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Found":
+        """Make a result from the values of `to_dict`."""
+        return cls(**{**values, "levels": tuple(values["levels"])})
+
+
+class _RememberedLoss:
+    """The loss of levels, computed once for each assignment."""
+
+    def __init__(self, choices: Choices, loss: Loss) -> None:
+        self._choices, self._loss = choices, loss
+        self.known: dict[tuple[int, ...], float] = {}
+
+    def __call__(self, levels: Levels) -> float:
+        key = tuple(int(level) for level in levels)
+        if key not in self.known:
+            self.known[key] = self._loss(self._choices.removed(key))
+        return self.known[key]
+
+
+def find_levels(
+    choices: Choices,
+    budgets: Mapping[str, float],
+    prior_names: Sequence[str],
+    loss: Loss,
+    judge: Loss,
+    *,
+    method: str = "direct",
+    evaluations: int = 100,
+    seed: int = 0,
+    checkpoint: Path | None = None,
+    progress: Callable[[int, float], None] | None = None,
+) -> Found:
+    """Find levels for a model within all budgets, its time by the latency table.
+
+    Args:
+        choices: the levels to choose from.
+        budgets: budgets by name of the cost, as for `Choices.problem`.
+        prior_names: the priors to try; the first wins a tie.
+        loss: loss on the search samples.
+        judge: loss on other samples, which decides whether the search's result is kept.
+        method: method of `spdy_search.search`, or "prior" for no search.
+        evaluations: number of times that the search may call `loss`.
+        seed: seed of the search.
+        checkpoint: file in which the search keeps its state, to resume from.
+        progress: called with the number of evaluations done and the best loss.
+
+    Raises:
+        UnreachableTarget: if the budgets cannot all be met.
+        BadRun: if the checkpoint is damaged.
+    """
+    remembered = _RememberedLoss(choices, loss)
+    starts = _prior_solutions(choices, budgets, prior_names)
+    losses = {name: remembered(levels) for name, levels in starts.items()}
+    best = min(losses, key=lambda name: losses[name])
+    chosen = starts[best]
+    start_loss = judge(choices.removed(chosen))
+    searched_loss = None
+    if method != "prior" and evaluations > 0 and not choices.uniform:
+        # The paper's search starts from its prior alone.
+        others = list(starts.values()) if method == "direct" else []
+        result = _searched(
+            choices.problem(best, budgets),
+            remembered,
+            others,
+            evaluations,
+            seed,
+            method,
+            checkpoint,
+            progress,
+        )
+        searched_loss = judge(choices.removed(result.levels))
+        # The other methods serve for comparisons, so their results are always kept.
+        if searched_loss < start_loss or method != "direct":
+            chosen = result.levels
+    levels = tuple(int(level) for level in chosen)
+    return Found(levels, best, losses, start_loss, searched_loss, len(remembered.known))
+
+
+def _prior_solutions(
+    choices: Choices, budgets: Mapping[str, float], prior_names: Sequence[str]
+) -> dict[str, Levels]:
+    try:
+        return {name: choices.solve(name, budgets) for name in prior_names}
+    except InfeasibleBudget as error:
+        raise UnreachableTarget(f"not all budgets can be kept at once: {error}", "ask for less") from error
+
+
+def _searched(
+    problem: Problem,
+    loss: _RememberedLoss,
+    starts: Sequence[Levels],
+    evaluations: int,
+    seed: int,
+    method: str,
+    checkpoint: Path | None,
+    progress: Callable[[int, float], None] | None,
+) -> SearchResult:
+    """Improve on the solutions of the priors."""
+    try:
+        result = search(
+            problem,
+            loss,
+            evaluations,
+            seed,
+            method,
+            starts=starts,
+            checkpoint=checkpoint,
+            callback=None if progress is None else (lambda now: progress(now.evaluations, now.best)),
+        )
+    except ValueError as error:
+        if checkpoint is None or not str(error).startswith(str(checkpoint)):
+            raise
+        raise BadRun(f"{checkpoint} is damaged", "delete it and run the command again") from error
+    if result.interrupted:
+        raise KeyboardInterrupt
+    loss.known.update({own.levels: own.loss for own in result.history})  # some predate an interruption
+    return result

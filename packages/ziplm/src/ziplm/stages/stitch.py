@@ -1,0 +1,197 @@
+"""Candidates of the search, stitched together in one model by swapping its branches.
+
+Smaller branches are built once and kept in a bounded cache. A branch's groups are arranged in reverse order
+of removal, so that the rows which any size keeps of its first matrices are a view of one tensor. Layers
+before the first one that differs from the best candidate so far are not run: their outputs are remembered.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from obs_structured import Trace
+from torch import nn
+from transformers import PreTrainedModel
+
+from ziplm.architectures.base import Branch
+from ziplm.architectures.block import structure_copy
+from ziplm.architectures.registry import architecture_of
+from ziplm.architectures.surgery import leading_parts, reordered_layer
+from ziplm.runs.workers import ALONE, Workers
+from ziplm.stages.replay import replayed
+from ziplm.tasks.base import Features, Task
+from ziplm.tasks.heads import Batch
+
+GIBIBYTE = 2**30
+
+
+class Stitcher:
+    """A model that shares everything with the current model except for the branches that are swapped.
+
+    Args:
+        model: the current model, which is not changed.
+        traces: traces by branch name.
+        cache_bytes: size limit of the cache of smaller branches.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, traces: Mapping[str, Trace], cache_bytes: int = GIBIBYTE
+    ) -> None:
+        self.architecture = architecture_of(model)
+        self.branches = self.architecture.branches(model)
+        self.model: PreTrainedModel = structure_copy(model.eval())  # type: ignore[assignment]
+        self._current = model
+        self._traces = traces
+        self._own = [self.architecture.parts(model, branch) for branch in self.branches]
+        self._reordered: dict[str, nn.Module] = {}
+        self._built: OrderedDict[tuple[str, int], dict[str, nn.Module]] = OrderedDict()
+        self._bytes, self._cache_bytes = 0, cache_bytes
+        self.removed = [0] * len(self.branches)
+
+    def install(self, removed: Sequence[int]) -> None:
+        """Swap branches so that each one has lost the given number of groups."""
+        for place, (branch, now, wanted) in enumerate(zip(self.branches, self.removed, removed, strict=True)):
+            if now != wanted:
+                parts = self._own[place] if wanted == 0 else self._parts(branch, int(wanted))
+                self.architecture.install(self.model, branch, parts)
+                self.removed[place] = int(wanted)
+
+    def _parts(self, branch: Branch, removed: int) -> dict[str, nn.Module]:
+        key = (branch.name, removed)
+        if key in self._built:
+            self._built.move_to_end(key)
+            return self._built[key]
+        parts = self._build(branch, removed)
+        self._built[key] = parts
+        self._bytes += self._size(branch, removed)
+        while self._bytes > self._cache_bytes and len(self._built) > 1:
+            (name, level), _ = self._built.popitem(last=False)
+            self._bytes -= self._size(next(b for b in self.branches if b.name == name), level)
+        return parts
+
+    def _build(self, branch: Branch, removed: int) -> dict[str, nn.Module]:
+        trace = self._traces[branch.name]
+        if branch.name not in self._reordered:
+            self._reordered[branch.name] = reordered_layer(self.architecture, self._current, branch, trace)
+        layer = self._reordered[branch.name]
+        bias = self.architecture.bias(self._current, branch).detach()
+        arranged = trace.weight(removed)[:, _ranks(trace, removed)].to(bias)
+        shifted = bias + trace.bias_shift(removed).to(bias)
+        left = branch.groups - removed
+        return leading_parts(self.architecture, layer, branch, left, arranged, shifted)
+
+    def _size(self, branch: Branch, removed: int) -> int:
+        """Return the bytes of the tensors that are not views: the output matrix, at worst fused matrices."""
+        columns = (branch.groups - removed) * branch.group_size
+        hidden = self.architecture.bias(self._current, branch).shape[0]
+        return 4 * hidden * columns * 4
+
+
+def _ranks(trace: Trace, removed: int) -> torch.Tensor:
+    """Return the positions of the kept columns, in reverse order of removal, among the sorted ones."""
+    groups = trace.order[removed:].flip(0)
+    ranks = groups.argsort().argsort()
+    offsets = torch.arange(trace.group_size, device=ranks.device)
+    return (ranks[:, None] * trace.group_size + offsets).flatten()
+
+
+class Evaluator:
+    """The loss of candidates on fixed samples.
+
+    Args:
+        stitcher: makes the candidates; several evaluators may share one.
+        task: the task, whose head measures the divergence of outputs.
+        features: the samples.
+        loss: "kl" for the divergence from the current model, "task" for the model's own loss on labels.
+        batch_size: samples per batch.
+        state_bytes: memory limit of the remembered hidden states.
+        workers: the processes that share the batches; all evaluate the same candidates and get the same loss.
+    """
+
+    def __init__(
+        self,
+        stitcher: Stitcher,
+        task: Task,
+        features: Sequence[Features],
+        *,
+        loss: str = "kl",
+        batch_size: int = 32,
+        state_bytes: int = GIBIBYTE,
+        workers: Workers = ALONE,
+    ) -> None:
+        self._stitcher, self._task, self._loss, self._workers = stitcher, task, loss, workers
+        batches = task.batches(features, batch_size, stitcher.model.device)
+        self._batches = [batch for _, batch in workers.share(batches)]
+        self._reference = self._reference_outputs()
+        self._layers = stitcher.architecture.layers(stitcher.model)
+        hidden = self._layers_output_bytes()
+        # Two sets of states are in memory: those of the best candidate and of the one being evaluated.
+        affordable = int(state_bytes / max(1, 2 * hidden))
+        self._stride = max(1, -(-len(self._layers) // affordable)) if affordable else len(self._layers) + 1
+        self._best = float("inf")
+        self._best_removed: list[int] = []
+        self._best_states: dict[int, list[torch.Tensor]] = {}
+
+    def _reference_outputs(self) -> list[torch.Tensor]:
+        """Compute the outputs of the current model, which the loss refers to."""
+        if self._loss == "task":
+            return []
+        self._stitcher.install([0] * len(self._stitcher.branches))
+        with torch.inference_mode():
+            return [self._task.head.outputs(self._stitcher.model, batch) for batch in self._batches]
+
+    def _layers_output_bytes(self) -> int:
+        bias = self._stitcher.architecture.bias(self._stitcher.model, self._stitcher.branches[0])
+        tokens = sum(batch["input_ids"].numel() for batch in self._batches)
+        return tokens * bias.numel() * bias.element_size()
+
+    @torch.inference_mode()
+    def __call__(self, removed: Sequence[int]) -> float:
+        """Return the mean loss over samples (language models: tokens) with these numbers of groups removed."""
+        self._stitcher.install(removed)
+        start = self._first_to_run(removed)
+        states: dict[int, list[torch.Tensor]] = {
+            layer: self._best_states[layer] for layer in self._best_states if layer <= start
+        }
+        parts: list[tuple[float, int]] = []
+        for number, batch in enumerate(self._batches):
+            state = self._best_states[start][number] if start else None
+            later = range(start + self._stride, len(self._layers), self._stride)
+            with replayed(self._layers, start, state), _recorded(self._layers, later, states):
+                parts.append(self._evaluate(number, batch))
+        parts = self._workers.joined(parts)
+        loss = sum(part for part, _ in parts) / sum(count for _, count in parts)
+        if loss < self._best:
+            self._best, self._best_removed, self._best_states = loss, [int(k) for k in removed], states
+        return loss
+
+    def _evaluate(self, number: int, batch: Batch) -> tuple[float, int]:
+        model = self._stitcher.model
+        if self._loss == "task":
+            count = self._task.head.counted_labels(batch)
+            return (float(model(**batch).loss) * count if count else 0.0), count
+        head = self._task.head
+        return head.divergence(model, head.outputs(model, batch), self._reference[number], batch)
+
+    def _first_to_run(self, removed: Sequence[int]) -> int:
+        """Return the last layer whose input is remembered and equal to that of the best candidate."""
+        compared = zip(self._stitcher.branches, removed, self._best_removed, strict=False)
+        changed = next((branch.layer for branch, own, best in compared if own != best), 0)
+        return max((layer for layer in self._best_states if layer <= changed), default=0)
+
+
+@contextmanager
+def _recorded(
+    layers: list[nn.Module], wanted: Sequence[int], states: dict[int, list[torch.Tensor]]
+) -> Iterator[None]:
+    """While open, append the inputs of the wanted layers to `states`."""
+
+    def keep(place: int) -> Any:
+        return lambda _, arguments: states.setdefault(place, []).append(arguments[0])
+
+    with ExitStack() as stack:
+        for place in wanted:
+            stack.enter_context(layers[place].register_forward_pre_hook(keep(place)))
+        yield

@@ -1,0 +1,156 @@
+"""The Trainer of transformers with a distillation loss and a reproducible order of the data."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from token_distill import DistillationLoss, Outputs, Teacher
+from torch import nn
+from torch.utils.data import Sampler
+from transformers import (
+    PreTrainedModel,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+from transformers.trainer_callback import PrinterCallback
+from transformers.trainer_pt_utils import DistributedLengthGroupedSampler
+
+from ziplm.architectures.registry import architecture_of
+from ziplm.errors import UsageError, ZipLMError, one_line
+from ziplm.stages.training_folder import mark_whole, wait_for_everyone
+from ziplm.tasks.base import Features, Progress, Task
+from ziplm.tasks.heads import Batch, inputs_of
+
+PORTION = 1000  # examples read at once, which is faster where examples are tokenised when they are read
+
+
+class DistillationTrainer(Trainer):
+    """A Trainer with a distillation loss, and an order of the data that depends only on seed and epoch."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        task: Task,
+        features: Sequence[Features],
+        arguments: TrainingArguments,
+        teacher: PreTrainedModel | None,
+        loss: DistillationLoss | None,
+        progress: Progress | None,
+    ) -> None:
+        # Trainer's own sampler draws from torch's global generator, so that a resumed epoch would differ.
+        self.order = DistributedLengthGroupedSampler(
+            arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size,
+            lengths=[
+                len(example["input_ids"])
+                for start in range(0, len(features), PORTION)
+                for example in features[start : start + PORTION]
+            ],
+            num_replicas=1,  # accelerate distributes the batches
+            rank=0,
+            seed=arguments.seed,
+        )
+        super().__init__(
+            model=model,
+            args=arguments,
+            data_collator=task.collate,
+            train_dataset=features,
+            callbacks=[_Bookkeeping(self.order, progress)],
+        )
+        self.remove_callback(PrinterCallback)
+        self.teacher = None if teacher is None else Teacher(teacher, device=arguments.device)
+        # Use the mean loss of each forward pass. Trainer would divide by the number of all labels, but it also
+        # counts labels of GPT2 that are never predicted, and does the same for classifiers.
+        self.model_accepts_loss_kwargs = False
+        self.loss = loss
+        if loss is not None:
+            layers = {branch.layer for branch in architecture_of(model).branches(model) if branch.groups}
+            self.layers = sorted(layers)
+            if loss.token and not layers and (loss.task or loss.logit):
+                self.loss = replace(loss, token=0.0)  # no layer is left to compare
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: Batch,
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """Return the loss of one batch, a scalar; raise ZipLMError if it is not finite."""
+        if self.loss is None:
+            loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        else:
+            loss, outputs = self._distilled(self.loss, model, inputs)
+        if not torch.isfinite(loss):
+            raise diverged(f"the loss became {loss.item()}", self.state.global_step + 1)
+        return (loss, outputs) if return_outputs else loss
+
+    def _distilled(
+        self, loss: DistillationLoss, model: nn.Module, inputs: Batch
+    ) -> tuple[torch.Tensor, Outputs]:
+        unlabelled = inputs_of(inputs)
+        hidden = loss.token > 0
+        made = model(**(inputs if loss.task else unlabelled), output_hidden_states=hidden)
+        outputs = Outputs.of(made)
+        taught = None
+        if self.teacher is not None and (loss.logit or hidden):
+            taught = self.teacher(**unlabelled, output_hidden_states=hidden)
+        try:
+            parts = loss(
+                outputs,
+                taught,
+                task_loss=getattr(made, "loss", None),
+                mask=inputs.get("attention_mask"),
+                layers=self.layers,
+            )
+        except ValueError as error:
+            tensors = [value for value in made.values() if isinstance(value, torch.Tensor)]
+            if not all(value.isfinite().all() for value in tensors):
+                raise diverged(one_line(error), self.state.global_step + 1) from error
+            raise UsageError(
+                f"the loss cannot be computed: {one_line(error)}",
+                "give a model, a teacher and weights that go together",
+            ) from error
+        return parts.total, outputs
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
+        return self.order
+
+
+class _Bookkeeping(TrainerCallback):
+    """Marks complete checkpoints, sets the epoch of the data order, and reports progress."""
+
+    def __init__(self, order: DistributedLengthGroupedSampler, progress: Progress | None) -> None:
+        self.order = order
+        self.progress = progress
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        # With several processes, accelerate does not set the epoch of a resumed sampler.
+        self.order.set_epoch(int(state.epoch or 0))
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.progress is not None and state.is_world_process_zero:
+            self.progress(state.global_step, state.max_steps)
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        wait_for_everyone()  # each process writes the state of its own generators
+        if state.is_world_process_zero:
+            mark_whole(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}")
+
+
+def diverged(what: str, step: int) -> ZipLMError:
+    """Return the error for a training that diverged."""
+    return ZipLMError(
+        f"{what} at step {step}",
+        "try a smaller learning_rate, a longer warmup_ratio, or precision float32",
+    )

@@ -1,0 +1,147 @@
+"""The workload of a measurement: which inputs, in which environment, and what a model does with them."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+import torch
+from latency_profiler import Environment, check_half_precision
+from transformers import PreTrainedModel
+
+from ziplm.errors import UsageError, one_line
+from ziplm.options.setting import Setting
+
+PROMPT_LENGTHS = (16, 64, 128)
+TOP_K = 50
+
+
+def dtype_of(setting: Setting) -> torch.dtype:
+    """Return the data type of the measured models."""
+    dtype: torch.dtype = getattr(torch, setting.dtype)
+    return dtype
+
+
+def setting_for(setting: Setting, models: Sequence[PreTrainedModel]) -> Setting:
+    """Return the setting with the input lengths that are measured, which all models can take.
+
+    Raises:
+        UsageError: if a length, or a prompt with its new tokens, is too long for a model, or if a model
+            should generate text and cannot.
+    """
+    positions = min(model.config.max_position_embeddings for model in models)
+    if setting.regime == "throughput":
+        if setting.sequence_length > positions:
+            raise UsageError(
+                f"a sequence of {setting.sequence_length} is too long for the model",
+                f"it takes up to {positions} tokens",
+            )
+        return setting
+    new = 0
+    if setting.regime == "generate":
+        _check_generation(setting, models, positions)
+        new = setting.new_tokens
+    longest = positions - new
+    lengths = setting.prompt_lengths or tuple(length for length in PROMPT_LENGTHS if length <= longest)
+    lengths = lengths or (longest,)
+    if lengths[0] < 1:
+        raise UsageError(f"a prompt of {lengths[0]} tokens", "give whole numbers from 1 up")
+    if lengths[-1] > longest:
+        raise UsageError(
+            f"a prompt of {lengths[-1]} tokens" + (f" and {new} new ones" if new else "") + " is too long",
+            f"the model takes {positions}: give prompts of up to {longest}",
+        )
+    return replace(setting, prompt_lengths=lengths)
+
+
+def _check_generation(setting: Setting, models: Sequence[PreTrainedModel], positions: int) -> None:
+    for model in models:
+        if not model.can_generate():
+            raise UsageError(
+                f"{type(model).__name__} cannot generate text",
+                "use --regime latency or throughput, or a decoder with a language head",
+            )
+    if not 1 <= setting.new_tokens < positions:
+        raise UsageError(
+            f"{setting.new_tokens} new tokens cannot be generated",
+            f"with their prompt they must fit the model's {positions} positions: give fewer --new-tokens",
+        )
+
+
+def environment_of(setting: Setting, attention: str | None) -> Environment:
+    """Return the environment that is recorded with the measurements.
+
+    Raises:
+        UsageError: if there is no such device.
+        latency_profiler.OptionError: if the device cannot compute in the data type.
+    """
+    try:
+        check_half_precision(dtype_of(setting), torch.device(setting.device))
+    except RuntimeError as error:
+        raise UsageError(f"{setting.device!r} is no device: {one_line(error)}", "use cpu or cuda") from None
+    details: dict[str, str | int | float] = {"attention": attention or "default", "regime": setting.regime}
+    if setting.regime != "throughput":
+        details["prompt lengths"] = " ".join(map(str, setting.prompt_lengths)) or "default"
+    if setting.regime == "generate":
+        details |= {"new tokens": setting.new_tokens, "top k": TOP_K}
+    return Environment.current(
+        setting.device,
+        dtype_of(setting),
+        setting.batch_size,
+        setting.sequence_length if setting.regime == "throughput" else None,
+        threads=setting.threads,
+        engine=setting.engine,
+        clock=setting.clock,
+        details=details,
+    )
+
+
+def kept_seed(setting: Setting) -> AbstractContextManager[None]:
+    """While open, code may seed torch's generators; afterwards, the caller's state is restored."""
+    device = torch.device(setting.device)
+    return torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type)
+
+
+def generation(model: PreTrainedModel, new_tokens: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a function that extends prompts (batch, tokens) by exactly `new_tokens` tokens.
+
+    It uses a cache and top-k sampling. Every call sets the seed of torch, so that the result is always the
+    same.
+    """
+
+    @torch.inference_mode()
+    def generate(prompts: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(0)
+        made: torch.Tensor = model.generate(  # type: ignore[operator]
+            prompts,
+            attention_mask=torch.ones_like(prompts),
+            do_sample=True,
+            top_k=TOP_K,
+            num_beams=1,
+            use_cache=True,
+            min_new_tokens=new_tokens,  # do not stop at the end of text
+            max_new_tokens=new_tokens,
+            pad_token_id=0,  # unused; silences a warning
+        )
+        return made
+
+    return generate
+
+
+def random_tokens(
+    models: Sequence[PreTrainedModel], setting: Setting, length: int | None = None
+) -> torch.Tensor:
+    """Return random tokens (batch, length) that all models know; always the same ones.
+
+    Args:
+        models: the models.
+        setting: gives batch size and device.
+        length: number of tokens; None for the setting's sequence length.
+
+    Raises:
+        UsageError: if the sequence is too long for a model.
+    """
+    if length is None:
+        length = setting_for(replace(setting, regime="throughput"), models).sequence_length
+    vocabulary = min(model.config.vocab_size for model in models)
+    shape = (setting.batch_size, length)
+    return torch.randint(vocabulary, shape, generator=torch.Generator().manual_seed(0)).to(setting.device)

@@ -1,0 +1,73 @@
+"""The head of language models: next tokens, or masked ones."""
+
+from typing import Literal
+
+import torch
+from transformers import PreTrainedModel
+
+from ziplm.architectures.registry import language_head
+from ziplm.tasks.heads import (
+    IGNORED,
+    Batch,
+    Divergence,
+    Head,
+    inputs_of,
+    kl_divergence,
+    sampled_log_probability,
+)
+
+ROWS = 64  # rows of logits that are in memory at once
+
+
+class LanguageModel(Head):
+    """Next tokens, or masked ones. Hidden states are kept, not logits: those are larger by far."""
+
+    def __init__(self, kind: Literal["causal", "masked"] = "causal") -> None:
+        self.kind = kind
+
+    def outputs(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
+        """What the head reads, (batch, tokens, hidden)."""
+        return model.base_model(**inputs_of(batch)).last_hidden_state
+
+    def score(
+        self, model: PreTrainedModel, outputs: torch.Tensor, batch: Batch, generator: torch.Generator
+    ) -> torch.Tensor:
+        """Σ log p(token) over predicted positions, each token drawn from its own p."""
+        head = language_head(model)
+        rows = outputs[self.predicted(batch)]  # (n, hidden)
+        total, slopes = rows.new_zeros(()), []
+        for part in rows.detach().requires_grad_(rows.requires_grad).split(ROWS):
+            score = sampled_log_probability(head(part), generator)
+            total = total + score.detach()
+            if rows.requires_grad:
+                slopes.append(torch.autograd.grad(score, part)[0])
+        if not slopes:
+            return total
+        # Linear in the rows, with the score's value and gradient: no logits are kept for a backward pass.
+        return total + ((rows - rows.detach()) * torch.cat(slopes)).sum()
+
+    def divergence(
+        self, model: PreTrainedModel, outputs: torch.Tensor, reference: torch.Tensor, batch: Batch
+    ) -> Divergence:
+        """KL over the vocabulary, summed over predicted positions."""
+        head = language_head(model)
+        predicted = self.predicted(batch)
+        pairs = zip(outputs[predicted].split(ROWS), reference[predicted].split(ROWS), strict=True)
+        return Divergence(
+            sum(kl_divergence(head(own), head(other)) for own, other in pairs), int(predicted.sum())
+        )
+
+    def predicted(self, batch: Batch) -> torch.Tensor:
+        """Boolean (batch, tokens): positions whose prediction counts."""
+        if self.kind == "masked":
+            return batch["labels"] != IGNORED
+        mask = batch["attention_mask"].bool()
+        following = torch.zeros_like(mask)
+        following[:, :-1] = mask[:, 1:]
+        return mask & following
+
+    def counted_labels(self, batch: Batch) -> int:
+        """Return the number of labels over which the model's own loss is a mean."""
+        if self.kind == "causal":  # nothing precedes the first token, so that it is not predicted
+            batch = {**batch, "labels": batch["labels"][:, 1:]}
+        return super().counted_labels(batch)
