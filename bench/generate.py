@@ -8,19 +8,20 @@ import ziplm
 from harness import announce, print_table
 from obs_structured import prune
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
-from ziplm.adapters import Module
-from ziplm.benchmarking import Setting, compare_models
-from ziplm.profile import latency_table
+from ziplm.architectures.base import Branch
+from ziplm.options.setting import Setting
+from ziplm.stages.measure import compare_models
+from ziplm.stages.profile import latency_table
 
-SHAPES: dict[str, Callable[[Module], int]] = {  # groups that a module loses
+SHAPES: dict[str, Callable[[Branch], int]] = {  # groups that a module loses
     "half of everything": lambda module: module.groups // 2,
     "half of the modules": lambda module: module.groups if module.layer % 2 else 0,
 }
 
 
-def smaller(model: PreTrainedModel, removed: Callable[[Module], int]) -> PreTrainedModel:
+def smaller(model: PreTrainedModel, removed: Callable[[Branch], int]) -> PreTrainedModel:
     """The model without so many groups of each module, chosen by the size of their weights."""
-    adapter = ziplm.adapter_for(model)
+    adapter = ziplm.architecture_of(model)
     modules = adapter.modules(model)
     traces = []
     for module in modules:
@@ -32,7 +33,7 @@ def smaller(model: PreTrainedModel, removed: Callable[[Module], int]) -> PreTrai
 def sizes(model: PreTrainedModel) -> dict[str, list[int]]:
     """Groups of all modules by kind, as a table wants them."""
     found: dict[str, list[int]] = {}
-    for module in ziplm.adapter_for(model).modules(model):
+    for module in ziplm.architecture_of(model).modules(model):
         found.setdefault(module.kind, []).append(module.groups)
     return found
 

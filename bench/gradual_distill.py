@@ -20,9 +20,9 @@ from harness import print_table
 from models import tell, write_lines
 from token_distill import DistillationLoss
 from transformers import PreTrainedModel
-from ziplm.finetune import finetune
+from ziplm.stages.finetune import finetune
 from ziplm.tasks import Features
-from ziplm.training import TrainingOptions
+from ziplm.options.training import TrainingOptions
 
 TARGET = 3.0
 FEW = 1000

@@ -18,11 +18,11 @@ from gradual_parts import FOLDER, Judge, compress, keep, rows_in, table_file
 from harness import print_table
 from models import BUILD, CONTEXT, RECIPES, tell
 from transformers import GPT2LMHeadModel, PreTrainedModel
-from ziplm.benchmarking import compare_models
-from ziplm.config import Config
+from ziplm.stages.measure import compare_models
+from ziplm.options.options import Options
 from ziplm.files import read_json, write_json
-from ziplm.finetune import finetune
-from ziplm.training import TrainingOptions
+from ziplm.stages.finetune import finetune
+from ziplm.options.training import TrainingOptions
 
 NAME = "gpt2-wikitext2"
 MODEL = BUILD / "models" / NAME
@@ -69,10 +69,10 @@ def with_fewer_layers(kept: bool) -> PreTrainedModel:
     return model
 
 
-def config(data: Path, target: float, steps: int) -> Config:
+def config(data: Path, target: float, steps: int) -> Options:
     """A gradual run; other seeds than the dense model's, so that it sees other text first."""
     recipe = RECIPES[NAME].options
-    return Config(
+    return Options(
         model=str(MODEL),
         task="causal-lm",
         output=str(HERE / "run"),
@@ -140,7 +140,7 @@ def _keep_row(name: str, folder: Path, judge: Judge) -> None:
     keep(path, {"name": name, "folder": str(folder), "decoder parameters": decoder, **judge(model)})
 
 
-def _speed_of_layers(config: Config) -> float:
+def _speed_of_layers(config: Options) -> float:
     """How much faster fewer layers are; two digits, since it becomes the name of a target."""
     path = HERE / "layers.json"
     if not path.exists():
@@ -152,7 +152,7 @@ def _speed_of_layers(config: Config) -> float:
     return speedup
 
 
-def _measure(config: Config) -> None:
+def _measure(config: Options) -> None:
     """All models in the same rounds, again whenever there are more."""
     folders = {row["name"]: row["folder"] for row in rows_in(HERE)}
     names = sorted(folders, key=lambda name: name != "dense")

@@ -8,16 +8,16 @@ from typing import Any
 import ziplm
 from models import BUILD
 from transformers import PreTrainedModel
-from ziplm.config import Config
+from ziplm.options.options import Options
 from ziplm.files import read_json, write_json, written_whole
-from ziplm.profile import latency_table
-from ziplm.run import open_run
+from ziplm.stages.profile import latency_table
+from ziplm.runs.opening import open_run
 from ziplm.tasks import Features, Source, make_task
 
 FOLDER = BUILD / "gradual"
 
 
-def table_file(folder: Path, config: Config, seconds: float = 120) -> Path:
+def table_file(folder: Path, config: Options, seconds: float = 120) -> Path:
     """The latency table of the dense model of a config, measured once, in CPU time."""
     path = folder / "latency.json"
     if not path.exists():
@@ -26,7 +26,7 @@ def table_file(folder: Path, config: Config, seconds: float = 120) -> Path:
     return path
 
 
-def compress(config: Config, table: Path) -> list[ziplm.Compressed]:
+def compress(config: Options, table: Path) -> list[ziplm.Member]:
     """`ziplm compress` with a latency table that it did not measure, and models that it does measure."""
     with open_run(config) as run:
         if not run.latency_file.exists():
@@ -72,7 +72,7 @@ def rows_in(folder: Path) -> list[dict[str, Any]]:
     return [read_json(path) for path in sorted((folder / "rows").glob("*.json"))]
 
 
-def measured(member: ziplm.Compressed) -> dict[str, float]:
+def measured(member: ziplm.Member) -> dict[str, float]:
     """The speedup of a finished target with its interval."""
     found = member.metrics["measured"]
     return {name: found[name] for name in ("speedup", "low", "high")}

@@ -9,8 +9,8 @@ import ziplm
 from gradual_parts import FOLDER, Judge, compress, keep, measured, rows_in, table_file
 from harness import print_table
 from models import BUILD
-from ziplm.config import Config
-from ziplm.family import family_text
+from ziplm.options.options import Options
+from ziplm.results.family import family_text
 
 MODEL = BUILD / "models" / "minilm-sst2"
 TRAIN = BUILD / "data" / "sst2" / "train.tsv"
@@ -24,9 +24,9 @@ def held_out(data: Path) -> dict[str, Path]:
     return {"dev": data / "SST-2" / "dev.tsv", "held-out": BUILD / "data" / "sst2" / "heldout.tsv"}
 
 
-def config(data: Path, output: Path) -> Config:
+def config(data: Path, output: Path) -> Options:
     """One-shot, one thread, CPU time."""
-    return Config(
+    return Options(
         model=str(MODEL),
         task="sst2",
         output=str(output),

@@ -31,10 +31,10 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 from ziplm.files import read_json, write_json, written_whole
-from ziplm.finetune import finetune
+from ziplm.stages.finetune import finetune
 from ziplm.tasks import Source, make_task
 from ziplm.tasks.glue import SPECS
-from ziplm.training import TrainingOptions
+from ziplm.options.training import TrainingOptions
 
 BUILD = Path(__file__).parents[1] / "build"
 HELD_OUT = 5000

@@ -22,17 +22,17 @@ from models import BUILD
 from obs_structured import Trace
 from spdy_search import search
 from transformers import PreTrainedModel
-from ziplm.calibrate import gather_inputs
-from ziplm.config import Config
-from ziplm.demo import Reviews
+from ziplm.stages.calibrate import gather_inputs
+from ziplm.options.options import Options
+from ziplm.cli.demo import Reviews
 from ziplm.files import read_json, write_json, written_whole
-from ziplm.heads import Classification
+from ziplm.tasks.heads import Classification
 from ziplm.pipeline import Pipeline
-from ziplm.profile import latency_table
-from ziplm.progress import Bars
-from ziplm.prune import prune_module
-from ziplm.run import open_run
-from ziplm.search import Choices
+from ziplm.stages.profile import latency_table
+from ziplm.runs.progress import Bars
+from ziplm.stages.prune import prune_branch
+from ziplm.runs.opening import open_run
+from ziplm.stages.choices import Choices
 from ziplm.tasks import Features, Source, Task
 
 PRIORS = ("factored", "scalar", "stream", "own")
@@ -92,10 +92,10 @@ class Bench:
         self.places = {"build": str(BUILD), "data": str(data)}
         self.model_folder = BUILD / "models" / self.experiment.model
 
-    def config(self, method: str) -> Config:
+    def config(self, method: str) -> Options:
         """A run of `ziplm compress` that measures nothing: all methods share a latency table."""
         first = next(iter(self.experiment.splits.values()))
-        return Config(
+        return Options(
             model=str(self.model_folder),
             task=self.experiment.task,
             output=str(self.folder / f"seed{self.seed}" / method),
@@ -115,7 +115,7 @@ class Bench:
         path = self.folder.with_name(self.experiment.model) / "latency.json"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            setting = Config(
+            setting = Options(
                 "m", "t", "o", threads=1, clock="cpu", sequence_length=self.experiment.sequence_length
             ).setting
             latency_table(ziplm.load(self.model_folder), setting, max_seconds=120).save(path)
@@ -165,7 +165,7 @@ class Bench:
         for method, name in methods.items():
             traces, priors = {}, {}
             for module in pipeline.modules:
-                traces[module.name], priors[module.name] = prune_module(
+                traces[module.name], priors[module.name] = prune_branch(
                     pipeline.model, module, inputs[module.name], None, 10**9, method=method
                 )
             choices = Choices(pipeline.reachable.levels, priors, pipeline.table)

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import ziplm
 from oneshot import Judge
-from ziplm.config import Config
+from ziplm.options.options import Options
 from ziplm.files import read_json, write_json
 from ziplm.pipeline import Pipeline
-from ziplm.progress import Silent
-from ziplm.report import sizes_text, speed_text
-from ziplm.run import Run
+from ziplm.runs.progress import Silent
+from ziplm.results.table import sizes_text, speed_text
+from ziplm.runs.folder import Run
 
 SPLIT = "held-out"
 
@@ -39,7 +39,7 @@ def judge_all(folder: Path, file: Path) -> None:
         if not judged.exists():
             if judge is None:
                 run = Run(path.parents[1])
-                judge = Judge(Pipeline(Config.load(run.config_file), run, Silent()), {SPLIT: str(file)})
+                judge = Judge(Pipeline(Options.load(run.config_file), run, Silent()), {SPLIT: str(file)})
             write_json(judged, judge(ziplm.load(path.parent)))
 
 
@@ -155,7 +155,7 @@ def generation_table(folder: Path) -> None:
     """Measured against asked for, and the shapes, for generation and for throughput."""
     rows, shapes = [], []
     for path in sorted(folder.glob("*/*/metrics.json")):
-        member, config = read_json(path), Config.load(path.parents[1] / "config.toml")
+        member, config = read_json(path), Options.load(path.parents[1] / "config.toml")
         measured, setting = member["measured"], config.setting
         tokens = setting.batch_size * (
             setting.new_tokens if setting.regime == "generate" else setting.sequence_length

@@ -33,7 +33,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
-from ziplm.progress import Advance
+from ziplm.runs.progress import Advance
 
 LARGE = {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
 SHAPES: dict[str, Any] = {

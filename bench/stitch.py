@@ -15,14 +15,14 @@ from harness import announce, print_table
 from obs_structured import Trace, prune
 from spdy_search import Problem, search
 from transformers import AutoModelForSequenceClassification, BertConfig, PreTrainedModel
-from ziplm.levels import module_levels
-from ziplm.stitch import Evaluator, Stitcher
+from ziplm.stages.levels import branch_levels
+from ziplm.stages.stitch import Evaluator, Stitcher
 from ziplm.tasks import make_task
 
 
 def traces_of(model: PreTrainedModel) -> dict[str, Trace]:
     """Traces by magnitude, which are quick to make; their levels cost as much to build as any."""
-    adapter = ziplm.adapter_for(model)
+    adapter = ziplm.architecture_of(model)
     generator = torch.Generator().manual_seed(0)
     traces = {}
     for module in adapter.modules(model):
@@ -51,8 +51,8 @@ def main() -> None:
     evaluator = Evaluator(stitcher, task, features)
     batches = [batch for _, batch in task.batches(features, 32)]
 
-    adapter = ziplm.adapter_for(model)
-    levels = module_levels(adapter, model)
+    adapter = ziplm.architecture_of(model)
+    levels = branch_levels(adapter, model)
     costs = [
         [size * m.module.group_size * (4 if m.module.kind == "attention" else 2) for size in m.sizes]
         for m in levels

@@ -12,13 +12,14 @@ from harness import announce, print_table
 from latency_profiler import Family, LatencyTable, profile_families
 from obs_structured import prune
 from transformers import AutoModel, PreTrainedModel
-from ziplm.benchmarking import Setting, compare_models
+from ziplm.options.setting import Setting
+from ziplm.stages.measure import compare_models
 from ziplm.cli import main as command_line
 
 
 def half_of(model: PreTrainedModel) -> PreTrainedModel:
     """The model with half of its heads and columns, chosen by the size of their weights."""
-    adapter = ziplm.adapter_for(model)
+    adapter = ziplm.architecture_of(model)
     modules = adapter.modules(model)
     traces = []
     for module in modules:
@@ -29,7 +30,7 @@ def half_of(model: PreTrainedModel) -> PreTrainedModel:
 
 def table_of(dense: PreTrainedModel, half: PreTrainedModel, setting: Setting, seconds: float) -> LatencyTable:
     """Times of one layer at full and half size, in percent, and of all that is not a layer."""
-    adapter = ziplm.adapter_for(dense)
+    adapter = ziplm.architecture_of(dense)
     layers = {100: adapter.layers(dense)[0], 50: adapter.layers(half)[0]}
     shape = (setting.batch_size, setting.sequence_length)
     curves = profile_families(
@@ -66,7 +67,7 @@ def main() -> None:
 
     setting = Setting(batch_size=8, sequence_length=128, threads=1, clock=options.clock)
     table = table_of(dense, half, setting, options.seconds)
-    predicted = table.speedup({"layer": [50] * len(ziplm.adapter_for(half).layers(half))})
+    predicted = table.speedup({"layer": [50] * len(ziplm.architecture_of(half).layers(half))})
     result = compare_models({"dense": dense, "half": half}, setting, max_seconds=options.seconds)
     measured = result.speedup("half")
     print_table(

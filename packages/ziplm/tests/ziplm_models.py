@@ -1,4 +1,4 @@
-"""Tiny random models of every family and head, patterns of what to remove, and traces to remove it by."""
+"""Tiny random models of every architecture and head, patterns of what to remove, and traces."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import torch
 import transformers
 from obs_structured import Trace, prune
 from transformers import BertConfig, GPT2Config, PreTrainedModel
-from ziplm import adapter_for
+from ziplm.architectures.registry import architecture_of
 
 LAYERS, HIDDEN, HEADS, WIDTH, VOCABULARY, POSITIONS = 3, 16, 4, 24, 60, 64
 
@@ -27,7 +27,7 @@ GPT2_HEADS = [
     "GPT2ForTokenClassification",
 ]
 
-# Groups that [attention, ffn] of each layer lose; None: all of them.
+# Groups that (attention, FFN) of each layer lose; None for all of them.
 PATTERNS: dict[str, list[tuple[int | None, int | None]]] = {
     "nothing": [(0, 0), (0, 0), (0, 0)],
     "some heads": [(1, 0), (3, 0), (0, 0)],
@@ -44,7 +44,7 @@ PATTERNS: dict[str, list[tuple[int | None, int | None]]] = {
 
 
 def tiny_model(name: str, attention: str = "eager", **settings: object) -> PreTrainedModel:
-    """A model of that class with weights large enough for every part to matter."""
+    """Return a model of that class with weights large enough for every part to matter."""
     torch.manual_seed(0)
     if name.startswith("GPT2"):
         config = GPT2Config(
@@ -77,33 +77,33 @@ def tiny_model(name: str, attention: str = "eager", **settings: object) -> PreTr
 
 
 def make_traces(model: PreTrainedModel) -> list[Trace | None]:
-    """A centred trace of every module that there is, from made-up inputs."""
-    adapter = adapter_for(model)
+    """Return a centred trace of every remaining branch, made from random inputs."""
+    architecture = architecture_of(model)
     generator = torch.Generator().manual_seed(1)
     traces: list[Trace | None] = []
-    for module in adapter.modules(model):
-        if module.groups == 0:
+    for branch in architecture.branches(model):
+        if branch.groups == 0:
             traces.append(None)
             continue
-        d = module.groups * module.group_size
+        d = branch.columns
         inputs = torch.randn(4 * d, d, generator=generator) @ torch.randn(d, d, generator=generator) + 0.5
         hessian = 2 * inputs.T @ inputs / len(inputs)
-        traces.append(prune(adapter.weight(model, module), hessian, module.group_size, mean=inputs.mean(0)))
+        weight = architecture.weight(model, branch)
+        traces.append(prune(weight, hessian, branch.group_size, mean=inputs.mean(0)))
     return traces
 
 
-def levels_of(model: PreTrainedModel, pattern: str) -> list[int]:
-    """One of PATTERNS as levels for a model that has lost nothing yet."""
-    groups = iter(adapter_for(model).modules(model))
+def removed_by(model: PreTrainedModel, pattern: str) -> list[int]:
+    """Return the groups that each branch of an unpruned model loses under one of PATTERNS."""
+    branches = architecture_of(model).branches(model)
+    counts = [count for layer in PATTERNS[pattern] for count in layer]
     return [
-        next(groups).groups if removed is None else (next(groups), removed)[1]
-        for layer in PATTERNS[pattern]
-        for removed in layer
+        branch.groups if count is None else count for branch, count in zip(branches, counts, strict=True)
     ]
 
 
 def tokens_for(name: str) -> dict[str, torch.Tensor]:
-    """A padded batch, as the class of that name takes it."""
+    """Return a padded batch for the class of that name."""
     generator = torch.Generator().manual_seed(2)
     ids = torch.randint(3, VOCABULARY, (2, 7), generator=generator)
     mask = torch.ones_like(ids)
@@ -116,7 +116,7 @@ def tokens_for(name: str) -> dict[str, torch.Tensor]:
 
 
 def labels_for(name: str) -> dict[str, torch.Tensor]:
-    """Labels with which the class of that name returns a loss; none for a bare model."""
+    """Return labels with which the class of that name computes a loss; none for a bare model."""
     makers: dict[str, Callable[[], dict[str, torch.Tensor]]] = {
         "QuestionAnswering": lambda: {
             "start_positions": torch.tensor([2, 1]),
@@ -132,6 +132,6 @@ def labels_for(name: str) -> dict[str, torch.Tensor]:
 
 
 def outputs_of(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-    """All floating point outputs but the cache."""
+    """Return all floating point outputs except the cache."""
     output = model(**batch)
     return [value for key, value in output.items() if isinstance(value, torch.Tensor) and key != "loss"]

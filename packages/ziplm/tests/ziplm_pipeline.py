@@ -1,4 +1,4 @@
-"""A task on made-up tokens, with a head whose score is not random, for tests of the stages."""
+"""A task on random tokens, and a head whose score is deterministic, for tests of the stages."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,18 +8,19 @@ import torch
 from latency_profiler import Environment, LatencyCurve, LatencyTable
 from obs_structured import Trace
 from transformers import PreTrainedModel
-from ziplm import adapter_for
-from ziplm.heads import Batch, Classification, Head, LanguageModel
-from ziplm.levels import size_grid
+from ziplm.architectures.registry import architecture_of
+from ziplm.tasks.heads import Batch, Classification, Head
+from ziplm.tasks.language_model import LanguageModel
+from ziplm.stages.levels import size_grid
 from ziplm.tasks import Features, Splits, Task
 from ziplm_models import HEADS, VOCABULARY, WIDTH, make_traces, tiny_model
 
 CLASSIFIER, DECODER = "BertForSequenceClassification", "GPT2LMHeadModel"
-FAMILIES = [CLASSIFIER, DECODER]
+ARCHITECTURES = [CLASSIFIER, DECODER]
 
 
 class MadeUpTask(Task):
-    """Examples that are token ids already."""
+    """A task whose examples are token ids already."""
 
     name = "made-up"
     metric = "loss"
@@ -37,7 +38,7 @@ class MadeUpTask(Task):
 
 
 class KnownScore(Head):
-    """Scores a given function of what the model says about real tokens, whatever the generator."""
+    """A head with a deterministic score: a fixed function of the outputs at tokens that are not padding."""
 
     def outputs(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
         return model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
@@ -49,7 +50,7 @@ class KnownScore(Head):
 
     @staticmethod
     def scores(outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """One number for each sample."""
+        """Return one number for each sample."""
         wanted = torch.linspace(-1, 1, outputs.shape[-1], dtype=outputs.dtype)
         said = outputs.log_softmax(-1) @ wanted  # (batch,) or (batch, tokens)
         return said if said.ndim == 1 else (said * batch["attention_mask"]).sum(-1)
@@ -59,7 +60,7 @@ class KnownScore(Head):
 
 
 def lively_model(name: str, **settings: Any) -> PreTrainedModel:
-    """A tiny model whose norms keep the stream alive, so that inputs show in its outputs."""
+    """Return a tiny model whose norms preserve the residual stream, so that outputs depend on inputs."""
     model = tiny_model(name, **settings)
     with torch.no_grad():
         for module in model.modules():
@@ -69,12 +70,12 @@ def lively_model(name: str, **settings: Any) -> PreTrainedModel:
 
 
 def task_for(name: str) -> MadeUpTask:
-    """The task that a class of tiny models is for."""
+    """Return the task for a class of tiny models."""
     return MadeUpTask(LanguageModel("causal") if name == DECODER else Classification())
 
 
 def samples(name: str, count: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Features of several lengths, with labels, in no order of length."""
+    """Return labelled features of several lengths, not sorted by length."""
     generator = torch.Generator().manual_seed(seed)
     made = []
     for index in range(count):
@@ -86,7 +87,7 @@ def samples(name: str, count: int, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def one_by_one(features: Sequence[Features]) -> Iterator[tuple[int, dict[str, torch.Tensor]]]:
-    """Samples without padding, (index, batch of one), in the order in which tasks batch them."""
+    """Yield (index, batch of one) without padding, in the order in which tasks batch the samples."""
     order = sorted(range(len(features)), key=lambda index: (len(features[index]["input_ids"]), index))
     for index in order:
         ids = torch.tensor([features[index]["input_ids"]])
@@ -94,14 +95,14 @@ def one_by_one(features: Sequence[Features]) -> Iterator[tuple[int, dict[str, to
 
 
 def named_traces(model: PreTrainedModel) -> dict[str, Trace]:
-    """Traces by name of the module."""
-    modules = adapter_for(model).modules(model)
-    return {m.name: t for m, t in zip(modules, make_traces(model), strict=True) if t is not None}
+    """Return traces by branch name."""
+    branches = architecture_of(model).branches(model)
+    return {b.name: t for b, t in zip(branches, make_traces(model), strict=True) if t is not None}
 
 
 @contextmanager
 def hooked(module: torch.nn.Module, hook: Callable[..., Any], before: bool = False) -> Iterator[None]:
-    """While open, a forward hook, or one before the forward pass."""
+    """Register a forward hook, or a forward pre-hook, while the context is open."""
     register = module.register_forward_pre_hook if before else module.register_forward_hook
     handle = register(hook)
     try:
@@ -111,19 +112,19 @@ def hooked(module: torch.nn.Module, hook: Callable[..., Any], before: bool = Fal
 
 
 def parameters_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Copies of all parameters."""
+    """Return copies of all parameters."""
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
 def assert_same_parameters(model: PreTrainedModel, before: Mapping[str, torch.Tensor]) -> None:
-    """Nothing was changed, added or taken away."""
+    """Assert that no parameter was changed, added or removed."""
     now = dict(model.named_parameters())
     assert list(now) == list(before)
     assert all(torch.equal(now[name], before[name]) for name in before)
 
 
 def linear_table(fixed: float = 1e-3, heads: int = HEADS, width: int = WIDTH) -> LatencyTable:
-    """Times that fall in proportion to size, down to a tenth for a module that is gone."""
+    """Return a table whose times fall linearly with size, down to a tenth for a removed branch."""
 
     def curve(sizes: list[int], seconds: float) -> LatencyCurve:
         return LatencyCurve(tuple(sizes), tuple(seconds * (0.1 + 0.9 * size / sizes[0]) for size in sizes))

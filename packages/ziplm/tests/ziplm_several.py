@@ -16,7 +16,7 @@ from ziplm_killed import CONTEXT
 
 COUNTED = (
     "ziplm.loading:latency_table",
-    "ziplm.pipeline:prune_module",
+    "ziplm.pipeline:prune_branch",
     "ziplm.member:measure",
     "ziplm.member:refit",
     "ziplm.stitch:Evaluator._evaluate",

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ziplm.finetune import finetune
-from ziplm.heads import IGNORED, Batch
+from ziplm.stages.finetune import finetune
+from ziplm.tasks.heads import Batch, IGNORED
 from ziplm.tasks import Features
-from ziplm.training import TrainingOptions
+from ziplm.options.training import TrainingOptions
 from ziplm_models import VOCABULARY, tiny_model
 
 

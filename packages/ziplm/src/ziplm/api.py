@@ -7,7 +7,6 @@ from typing import Any
 
 from ziplm.options.options import Options
 from ziplm.options.source import Source
-from ziplm.options.targets import targets_of
 from ziplm.options.toml import load_options
 from ziplm.options.values import parsed_settings
 from ziplm.pipelines.evaluation import evaluate_checkpoint
@@ -54,12 +53,12 @@ def compress(
         options = values.pop("config")
     if options is None:
         options = Options.of({"model": model, "task": task, "output": str(output or ""), **values})
-    targets = targets_of(options)
+    targets = options.targets()
     workers = join(options.device)
     reporter = Silent() if workers.rank > 0 else _reporter(progress)
     with open_run(options, workers, reporter) as run:
         if options.mode == "gradual":  # the targets of earlier commands are steps on the way
-            compress_gradually(options, targets_of(load_options(run.options_file)), run)
+            compress_gradually(options, load_options(run.options_file).targets(), run)
         elif todo := workers.first(lambda: [target for target in targets if not run.is_done(target.name)]):
             compress_oneshot(options, todo, run)
         return read_family(run, targets)

@@ -1,4 +1,4 @@
-"""The interface to model architectures: an architecture says where things are, the stages decide what to do."""
+"""The interface to model architectures: they say where things are, the stages decide what to do."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator

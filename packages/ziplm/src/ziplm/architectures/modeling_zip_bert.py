@@ -1,6 +1,7 @@
 """BERT with an individual number of heads and FFN width in every layer.
 
-This file is copied into checkpoints, where it must work without ziplm. It imports only torch and transformers.
+This file is copied into checkpoints and must work there without ziplm. It imports only torch and
+transformers.
 """
 
 from typing import Any

@@ -21,7 +21,7 @@ def _answers() -> bool:
 
 
 def hub_answers() -> bool:
-    """Return whether the hub answers within `PATIENCE` seconds, asked the same way as for data (by any proxy)."""
+    """Return whether the hub answers within `PATIENCE` seconds. It is asked in the same way as for data."""
     answers = []
 
     def ask() -> None:

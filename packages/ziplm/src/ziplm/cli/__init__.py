@@ -24,7 +24,7 @@ COMMANDS = (
 
 
 class Commands(click.Group):
-    """A group that imports its subcommands on demand, and turns every error into one line and an exit code."""
+    """A group that imports subcommands on demand, and turns every error into one line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all subcommands."""

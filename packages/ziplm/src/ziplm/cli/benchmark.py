@@ -33,10 +33,10 @@ def benchmark(
 ) -> None:
     """Measure how much faster OTHERS are than DENSE, in interleaved rounds.
 
-    Each model is a checkpoint folder or a name on the hub, and may be any model that takes tokens. By default,
-    a forward pass of the whole model on full-length random tokens is timed. With --regime latency, it is the
-    mean over inputs of several lengths. With --regime generate, it is the median, over prompts of several
-    lengths, of generating new tokens with a cache and top-k sampling.
+    Each model is a checkpoint folder or a name on the hub, and may be any model that takes tokens. By
+    default, a forward pass of the whole model on full-length random tokens is timed. With --regime latency,
+    it is the mean over inputs of several lengths. With --regime generate, it is the median, over prompts of
+    several lengths, of generating new tokens with a cache and top-k sampling.
     """
     setting = setting_of(**environment)
     environment_of(setting, attention)  # fails before anything is loaded

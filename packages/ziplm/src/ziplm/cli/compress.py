@@ -134,8 +134,8 @@ Examples:
 def compress(context: click.Context, /, config_file: Path | None, dry_run: bool, **_: Any) -> None:
     """Make MODEL faster by the given factors, as accurate as possible, and measure the result.
 
-    MODEL is a checkpoint folder or a name on the hub. The run folder receives one ordinary checkpoint for each
-    target. To resume an interrupted run, repeat the command.
+    MODEL is a checkpoint folder or a name on the hub. The run folder receives one ordinary checkpoint for
+    each target. To resume an interrupted run, repeat the command.
     """
     file = read_options(config_file) if config_file else {}
     said = {name: value for name, value in given(context).items() if name not in ("config_file", "dry_run")}

@@ -7,7 +7,6 @@ from rich.console import Console
 
 from ziplm.errors import BadRun
 from ziplm.options.options import Options
-from ziplm.options.targets import targets_of
 from ziplm.options.toml import load_options
 from ziplm.results.family import read_family
 from ziplm.results.table import print_family
@@ -22,7 +21,7 @@ def status(run: Path) -> None:
     if not folder.options_file.is_file():
         raise BadRun(f"{run} is no run folder", "give the --output of ziplm compress")
     options = load_options(folder.options_file)
-    targets = targets_of(options)
+    targets = options.targets()
     console = Console(highlight=False)
     console.print(f"{options.model} for {options.task} in {run}", markup=False, soft_wrap=True)
     if not folder.marker_file.exists():

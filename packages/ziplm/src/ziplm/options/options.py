@@ -9,9 +9,10 @@ from ziplm.options.presets import find_preset
 from ziplm.options.rules import check_options
 from ziplm.options.setting import Setting
 from ziplm.options.source import Source
+from ziplm.options.targets import Kind, Target, make_targets
 from ziplm.options.values import as_kind, parsed_settings
 
-SPEEDS = {"speedup": "speedup", "latency_ms": "latency", "recover": "recover"}
+SPEEDS: dict[str, Kind] = {"speedup": "speedup", "latency_ms": "latency", "recover": "recover"}
 """Options that ask for a speed, and the kind of target that each makes."""
 LIMITS = ("params", "flops", "bytes", "sparsity")
 TARGETS = (*SPEEDS, *LIMITS)
@@ -208,6 +209,11 @@ class Options:
         if missing:
             raise UsageError(f"{missing[0]} is missing", "give it on the command line or in the config file")
         return cls(**options)
+
+    def targets(self) -> list[Target]:
+        """Return all targets, the slowest first; raise UsageError if there is none, or if they conflict."""
+        speeds = {kind: getattr(self, name) for name, kind in SPEEDS.items()}
+        return make_targets(speeds, {name: getattr(self, name) for name in LIMITS})
 
     @property
     def setting(self) -> Setting:

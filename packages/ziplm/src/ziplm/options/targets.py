@@ -1,11 +1,13 @@
 """Targets: how fast or small a model must become, or how much of its metric it must keep."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from ziplm.errors import UsageError
-from ziplm.options.options import LIMITS, Options
 
+Kind = Literal["speedup", "latency", "recover", "size"]
+Values = tuple[float, ...]
 Limits = tuple[tuple[str, float], ...]
 """Limits of size, by name of the option."""
 
@@ -21,13 +23,13 @@ class Target:
         limits: limits of size that hold as well.
     """
 
-    kind: Literal["speedup", "latency", "recover", "size"]
+    kind: Kind
     value: float = 0.0
     limits: Limits = ()
 
     @property
     def name(self) -> str:
-        """Name of the target and its folder: ``2x``, ``5ms``, ``recover0.99``, ``2x-params5e+06``, …"""
+        """Name of the target and of its folder: ``2x``, ``5ms``, ``recover0.99``, ``2x-params5e+06``."""
         speed = {
             "speedup": f"{self.value:g}x",
             "latency": f"{self.value:g}ms",
@@ -36,43 +38,42 @@ class Target:
         return "-".join([*([speed] if speed else []), *(f"{name}{value:g}" for name, value in self.limits)])
 
 
-def targets_of(options: Options) -> list[Target]:
+def make_targets(speeds: Mapping[Kind, Values], limits: Mapping[str, Values]) -> list[Target]:
     """Return all targets of a run without duplicates, the slowest first.
 
-    Limits of size apply to every speed that is asked for; without one, they are targets themselves.
+    Args:
+        speeds: values of the targets of each kind.
+        limits: limits of size by name. They apply to every speed; without one, they are targets themselves.
 
     Raises:
         UsageError: if there is no target, if several limits are combined with other targets, or if two
             targets have the same name.
     """
-    limits = {name: values for name in LIMITS if (values := getattr(options, name))}
+    limits = {name: values for name, values in limits.items() if values}
     several = [name for name, values in limits.items() if len(values) > 1]
     common = tuple((name, values[0]) for name, values in limits.items())
-    speeds = _speed_targets(options, common)
-    if several and (len(limits) > 1 or speeds):
+    # A larger factor is faster; fewer milliseconds, and a smaller share of the metric, are faster as well.
+    targets = [
+        Target(kind, value, common)
+        for kind, values in speeds.items()
+        for value in sorted(values, reverse=kind != "speedup")
+    ]
+    if several and (len(limits) > 1 or targets):
         raise UsageError(
             f"there are several values of {several[0]} beside other targets",
             "give one, or make a run for each",
         )
-    if speeds:
-        return _distinct(speeds)
-    if several:
-        return _distinct(_size_targets(several[0], limits[several[0]]))
-    if common:
-        return [Target("size", 0.0, common)]
-    raise UsageError("there is no target", "give --speedup, --latency-ms, --recover or a limit of size")
+    if not targets and several:
+        targets = _size_targets(several[0], limits[several[0]])
+    elif not targets and common:
+        targets = [Target("size", 0.0, common)]
+    if not targets:
+        raise UsageError("there is no target", "give --speedup, --latency-ms, --recover or a limit of size")
+    return _distinct(targets)
 
 
-def _speed_targets(options: Options, limits: Limits) -> list[Target]:
-    return [
-        *(Target("speedup", value, limits) for value in sorted(options.speedup)),
-        *(Target("latency", value, limits) for value in sorted(options.latency_ms, reverse=True)),
-        *(Target("recover", value, limits) for value in sorted(options.recover, reverse=True)),
-    ]
-
-
-def _size_targets(name: str, values: tuple[float, ...]) -> list[Target]:
-    """One target for each value of a limit, the largest model first."""
+def _size_targets(name: str, values: Values) -> list[Target]:
+    """Return one target for each value of a limit, the largest model first."""
     largest_first = sorted(values, reverse=name != "sparsity")
     return [Target("size", 0.0, ((name, value),)) for value in largest_first]
 

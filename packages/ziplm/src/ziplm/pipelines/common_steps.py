@@ -5,7 +5,6 @@ says which processes take part.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 from latency_profiler import LatencyTable
@@ -14,12 +13,11 @@ from transformers import PreTrainedModel
 from ziplm.architectures.base import Branch
 from ziplm.errors import UsageError
 from ziplm.options.targets import Target
-from ziplm.pipelines.start import Samples, Start
+from ziplm.pipelines.values import Samples, Start, token_weights
 from ziplm.runs.folder import TENSORS, Format, Run
 from ziplm.stages.calibrate import gather_fisher, gather_inputs
 from ziplm.stages.choices import Choices, Priors
 from ziplm.stages.costs import branch_costs
-from ziplm.stages.evaluate import evaluate_split
 from ziplm.stages.fisher import Fisher
 from ziplm.stages.levels import branch_levels
 from ziplm.stages.measure import for_measuring
@@ -60,7 +58,7 @@ def measured_table(start: Start, seconds: float, advance: Callable[[float, float
 def checked_table(table: LatencyTable, start: Start) -> LatencyTable:
     """Return the table; raise UsageError if it was measured on another model."""
     architecture = start.architecture
-    for branch in remaining_branches(start, start.dense):
+    for branch in start.remaining_branches(start.dense):
         largest = max(table.curves[branch.kind].sizes) if branch.kind in table.curves else 0
         dense = architecture.dense_groups(start.dense, branch.kind)
         if dense != largest:
@@ -69,11 +67,6 @@ def checked_table(table: LatencyTable, start: Start) -> LatencyTable:
                 "give one of this model, or none to measure here",
             )
     return table
-
-
-def remaining_branches(start: Start, model: PreTrainedModel) -> list[Branch]:
-    """Return the branches of a model that can still be pruned."""
-    return [branch for branch in start.architecture.branches(model) if branch.groups]
 
 
 def make_choices(
@@ -116,22 +109,15 @@ def calibrate(start: Start, current: PreTrainedModel, samples: Samples, seed: in
     return fisher
 
 
-def token_weights(fisher: Fisher | None, branch: Branch, samples: Samples) -> tuple[torch.Tensor | None, int]:
-    """Return the weights of the calibration tokens for a branch, and their effective number."""
-    if fisher is None:
-        return None, sum(len(sample["input_ids"]) for sample in samples.calibration)
-    return fisher.token_weights(branch.name, branch.columns)
-
-
 def prune(
     start: Start, current: PreTrainedModel, samples: Samples, fisher: Fisher | None, run: Run
 ) -> StoredTraces:
-    """Return a trace for every branch; processes share the batches, then the branches, and meet at the end."""
+    """Return a trace for every branch; processes share the batches, then the branches, and then meet."""
 
     def is_pruned(branch: Branch) -> bool:
         return run.trace_file(branch.name).exists() and run.priors_file(branch.name).exists()
 
-    branches = remaining_branches(start, current)
+    branches = start.remaining_branches(current)
     done = run.workers.first(lambda: [is_pruned(branch) for branch in branches])
     missing = [branch for branch, is_done in zip(branches, done, strict=True) if not is_done]
     for chunk in in_chunks(missing, int(start.options.memory_gb * 2**30)):
@@ -189,7 +175,7 @@ def gather_priors(
     start: Start, current: PreTrainedModel, samples: Samples, traces: StoredTraces, seed: int, run: Run
 ) -> dict[str, Priors]:
     """Return the priors of all branches; for the exact prior, processes share the batches."""
-    branches = remaining_branches(start, current)
+    branches = start.remaining_branches(current)
     priors: dict[str, Priors] = {
         branch.name: TENSORS.read(run.priors_file(branch.name)) for branch in branches
     }
@@ -212,36 +198,3 @@ def gather_priors(
         for name, exact in run.stored(run.priors_file("exact"), make, TENSORS).items():
             priors[name]["exact"] = exact
     return priors
-
-
-def evaluate(start: Start, model: PreTrainedModel, description: str, run: Run) -> dict[str, dict[str, float]]:
-    """Return the metrics on every evaluation split; only the first process evaluates."""
-
-    def make() -> dict[str, dict[str, float]]:
-        metrics = {}
-        for name, features in start.splits.evaluation.items():
-            with run.stage("evaluate", f"{description}: {name}") as advance:
-                metrics[name] = evaluate_split(
-                    model,
-                    start.task,
-                    features,
-                    reference=start.dense,
-                    batch_size=start.options.calibration_batch_size,
-                    progress=advance,
-                )
-        return metrics
-
-    return run.workers.first(make)
-
-
-def evaluate_dense(start: Start, run: Run) -> dict[str, dict[str, float]]:
-    """Return the metrics of the dense model."""
-    metrics: dict[str, dict[str, float]] = run.stored(
-        run.dense_metrics_file, lambda: evaluate(start, start.dense, "evaluate dense", run)
-    )
-    return metrics
-
-
-def main_metric(start: Start, metrics: Mapping[str, Mapping[str, Any]]) -> float:
-    """Return the task's main metric on the first evaluation split."""
-    return float(next(iter(metrics.values()))[start.task.metric])

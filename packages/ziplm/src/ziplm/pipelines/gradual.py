@@ -26,8 +26,9 @@ from ziplm.options.targets import Target
 from ziplm.options.training import TrainingOptions
 from ziplm.pipelines import common_steps as common
 from ziplm.pipelines import target_steps as each
+from ziplm.pipelines.loading import draw_samples, load_member, load_start
 from ziplm.pipelines.oneshot import build_candidate, prune_model
-from ziplm.pipelines.start import Start, draw_samples, load_member, load_start
+from ziplm.pipelines.values import Start
 from ziplm.results.family import DENSE_TRAINING, family_report
 from ziplm.runs.folder import Run
 from ziplm.runs.workers import ALONE, Workers

@@ -7,7 +7,6 @@ The flow, in which each line is a stage whose result is stored in the run folder
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,10 +17,10 @@ from ziplm.options.options import Options
 from ziplm.options.targets import Target
 from ziplm.pipelines import common_steps as common
 from ziplm.pipelines import target_steps as each
+from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.recover import fastest_that_recovers
 from ziplm.pipelines.report import report_of
-from ziplm.pipelines.start import Samples, Start, load_start
-from ziplm.pipelines.target_steps import Pruned
+from ziplm.pipelines.values import Pruned, Samples, Start
 from ziplm.runs.folder import Run
 from ziplm.stages.choices import Choices
 from ziplm.stages.priors import prior_names_for
@@ -68,8 +67,16 @@ def make_candidate(start: Start, reach: Choices, pruned: Pruned, target: Target,
     state = run.target_state(target.name)
     if target.kind != "recover":
         return build_candidate(start, reach, pruned, target, target, state, run)
-    build = partial(build_candidate, start, reach, pruned, target, run=run)
-    return fastest_that_recovers(start, reach, pruned, target, build, run)
+    guess = each.guess_speedup(start, pruned, target, run)
+
+    def build(number: int, speedup: float) -> Candidate:
+        aim = Target("speedup", speedup, target.limits)
+        return build_candidate(start, reach, pruned, target, aim, state / f"attempt{number}", run)
+
+    found = fastest_that_recovers(guess, reach.largest_speedup, start.task.greater_is_better, build)
+    if not found.report["recover"]["kept"]:
+        run.reporter.note(f"target {target.name} is missed: {guess['wanted']:.4g} was wanted")
+    return found
 
 
 def build_candidate(
@@ -100,7 +107,7 @@ def build_candidate(
     shrunk = each.shrink_to(pruned, fitted["levels"])
     small, refitted = each.refit_if_better(start, pruned, shrunk, run)
     training = None if finetune is None else finetune(small)
-    metrics = common.evaluate(start, small, f"evaluate {target.name}", run)
-    dense_metrics = common.evaluate_dense(start, run)
+    metrics = each.evaluate(start, small, f"evaluate {target.name}", run)
+    dense_metrics = each.evaluate_dense(start, run)
     report = report_of(start, pruned, target, small, found, fitted, refitted, metrics, dense_metrics, run)
     return Candidate(small, report if training is None else {**report, "training": training})

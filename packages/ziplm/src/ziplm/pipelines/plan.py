@@ -8,9 +8,10 @@ import torch
 from latency_profiler import LatencyTable
 
 from ziplm.options.options import Options
-from ziplm.options.targets import Target, targets_of
+from ziplm.options.targets import Target
 from ziplm.pipelines import common_steps as common
-from ziplm.pipelines.start import Start, load_start
+from ziplm.pipelines.loading import load_start
+from ziplm.pipelines.values import Start
 from ziplm.runs.folder import Run
 from ziplm.runs.opening import require_resumable, require_same
 from ziplm.runs.progress import Reporter
@@ -63,24 +64,23 @@ def plan(options: Options, reporter: Reporter) -> str:
     run = Run(options.output, reporter=reporter)
     require_resumable(run)
     require_same(run, options)
-    targets = targets_of(options)
+    targets = options.targets()
     start = load_start(options, run)
     table = _rough_table(start, run)
     reach = common.make_choices(start, start.dense, table)
     common.require_reachable(reach, [target for target in targets if target.kind != "recover"])
-    columns = {branch.name: branch.columns for branch in common.remaining_branches(start, start.dense)}
+    columns = {branch.name: branch.columns for branch in start.remaining_branches(start.dense)}
     facts = _Facts(start, run, targets, columns, _seconds_per_sample(start))
     samples = start.samples
+    used = [len(part) for part in (samples.calibration, samples.search, samples.judging)]
     parameters = sum(parameter.numel() for parameter in start.dense.parameters())
-    fixed = table.fixed / reach.dense_seconds
+    most, fixed = reach.largest_speedup, table.fixed / reach.dense_seconds
     done = {target.name for target in targets} - {target.name for target in facts.todo}
     names = ", ".join(target.name + (" (done)" if target.name in done else "") for target in targets)
     lines = [
         f"model: {parameters:,} parameters, {len(columns)} branches to prune",
-        f"data: {len(start.splits.train):,} examples; {len(samples.calibration)} + {len(samples.search)} + "
-        f"{len(samples.judging)} are used",
-        f"reachable: up to {reach.largest_speedup:.1f}x; {fixed:.0%} of the time is outside of what can be "
-        "pruned",
+        f"data: {len(start.splits.train):,} examples; {' + '.join(map(str, used))} are used",
+        f"reachable: up to {most:.1f}x; {fixed:.0%} of the time is outside of what can be pruned",
         f"targets: {names}",
         *_time_lines(facts),
         f"memory: about {_memory(facts) / 2**30:.1f} GiB",

@@ -1,21 +1,17 @@
-"""`--recover`: the fastest model that keeps a share of the dense model's metric."""
+"""`--recover`: the fastest model that keeps a share of the dense model's metric.
+
+A bisection with unfinished models suggests a speedup. A few finished models around it decide.
+"""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from spdy_search import InfeasibleBudget
 
 from ziplm.errors import UnreachableTarget
 from ziplm.options.targets import Target
-from ziplm.pipelines import common_steps as common
-from ziplm.pipelines import target_steps as each
-from ziplm.pipelines.start import Start
-from ziplm.pipelines.target_steps import Pruned
-from ziplm.runs.folder import Run
 from ziplm.stages.choices import Choices
-from ziplm.stages.shrink import shrink
-from ziplm.stages.stitch import Stitcher
 
 STEPS = 7  # of the bisection: on a logarithmic scale, the range shrinks to a hundredth
 ATTEMPTS, STEP_BACK = 4, 0.9  # number of finished models tried, and the ratio of their speedups
@@ -25,43 +21,73 @@ C = TypeVar("C", bound=Any)
 """A candidate: a model with its report."""
 
 
-def fastest_that_recovers(
-    start: Start,
-    reach: Choices,
-    pruned: Pruned,
+def bisect_speedup(
+    choices: Choices,
+    prior_names: Sequence[str],
     target: Target,
-    build: Callable[..., C],
-    run: Run,
+    dense_metric: float,
+    greater_is_better: bool,
+    loss: Callable[[Sequence[int]], float],
+    metric_of: Callable[[list[int], float], float],
+) -> dict[str, Any]:
+    """Bisect the speedup, with one solve of each prior and one evaluation of the metric per step.
+
+    Args:
+        choices: levels to choose from.
+        prior_names: priors to solve with; `loss` decides between their solutions.
+        target: the target, of kind "recover".
+        dense_metric: main metric of the dense model.
+        greater_is_better: direction of the metric.
+        loss: loss with these numbers of groups removed.
+        metric_of: main metric with these numbers of groups removed, for a speedup.
+
+    Returns:
+        "speedup"; "wanted", the metric to keep; and "steps", the speedups and metrics that led there.
+    """
+    wanted = dense_metric * target.value if greater_is_better else dense_metric / target.value
+    low, high = 1.0, choices.largest_speedup
+    steps = []
+    for _ in range(STEPS):
+        speedup = math.sqrt(low * high)
+        budgets = choices.budgets(Target("speedup", speedup, target.limits))
+        try:
+            candidates = [choices.solve(name, budgets) for name in prior_names]
+        except InfeasibleBudget as error:
+            raise UnreachableTarget(f"not all budgets can be kept: {error}", "ask for less") from error
+        best = min((choices.removed(levels) for levels in candidates), key=loss)
+        metric = metric_of(best, speedup)
+        steps.append({"speedup": speedup, "metric": metric})
+        good = _is_good(metric, wanted, greater_is_better)
+        low, high = (speedup, high) if good else (low, speedup)
+    return {"speedup": max(low, SLOWEST), "wanted": wanted, "steps": steps}
+
+
+def fastest_that_recovers(
+    guess: dict[str, Any], largest_speedup: float, greater_is_better: bool, build: Callable[[int, float], C]
 ) -> C:
     """Return the fastest candidate that keeps the share; if none does, the slowest one that was tried.
 
-    A bisection with unfinished models suggests a speedup. A few finished models around it decide.
-
     Args:
-        start: what the run starts from.
-        reach: choices of the dense model.
-        pruned: the pruned current model.
-        target: the target, of kind "recover".
-        build: makes a candidate, given a speedup target and a folder for intermediate results.
-        run: the run.
+        guess: the result of `bisect_speedup`.
+        largest_speedup: speedup with everything removed.
+        greater_is_better: direction of the metric.
+        build: makes a finished candidate, given the number of the attempt and a speedup.
+
+    Returns:
+        The candidate; its report has gained "recover", with the metric wanted and whether it is kept.
     """
-    state = run.target_state(target.name)
-    guess = run.stored(state / "recover.json", lambda: bisect_speedup(start, pruned, target, run))
 
     def attempt(number: int, speedup: float) -> C:
-        aim = Target("speedup", speedup, target.limits)
-        candidate = build(aim, state / f"attempt{number}")
-        kept = as_good_as(start, candidate.report["metric"]["compressed"], guess["wanted"])
+        candidate = build(number, speedup)
+        metric = candidate.report["metric"]["compressed"]
+        kept = _is_good(metric, guess["wanted"], greater_is_better)
         candidate.report["recover"] = {"wanted": guess["wanted"], "kept": kept}
         return candidate
 
     first = attempt(0, guess["speedup"])
-    if _kept(first):
-        return _go_faster(attempt, first, guess["speedup"], STEP_BACK * reach.largest_speedup)
-    candidate = _go_slower(attempt, first, guess["speedup"])
-    if not _kept(candidate):
-        run.reporter.note(f"target {target.name} is missed: {guess['wanted']:.4g} was wanted")
-    return candidate
+    if _is_kept(first):
+        return _go_faster(attempt, first, guess["speedup"], STEP_BACK * largest_speedup)
+    return _go_slower(attempt, first, guess["speedup"])
 
 
 def _go_faster(attempt: Callable[[int, float], C], best: C, speedup: float, fastest: float) -> C:
@@ -71,7 +97,7 @@ def _go_faster(attempt: Callable[[int, float], C], best: C, speedup: float, fast
         if speedup > fastest:
             break
         candidate = attempt(number, speedup)
-        if not _kept(candidate):
+        if not _is_kept(candidate):
             break
         best = candidate
     return best
@@ -80,46 +106,16 @@ def _go_faster(attempt: Callable[[int, float], C], best: C, speedup: float, fast
 def _go_slower(attempt: Callable[[int, float], C], candidate: C, speedup: float) -> C:
     """Try lower speedups until the share is kept."""
     for number in range(1, ATTEMPTS):
-        if _kept(candidate) or speedup <= SLOWEST:
+        if _is_kept(candidate) or speedup <= SLOWEST:
             break
         speedup = max(SLOWEST, STEP_BACK * speedup)
         candidate = attempt(number, speedup)
     return candidate
 
 
-def _kept(candidate: Any) -> bool:
+def _is_kept(candidate: Any) -> bool:
     return bool(candidate.report["recover"]["kept"])
 
 
-def bisect_speedup(start: Start, pruned: Pruned, target: Target, run: Run) -> dict[str, Any]:
-    """Bisect the speedup, with one solve of each prior and one evaluation per step.
-
-    The metric on the first evaluation split decides; evaluate the result on other data for an unbiased figure.
-
-    Returns:
-        "speedup"; "wanted", the metric to keep; and "steps", the speedups and metrics that led there.
-    """
-    choices = pruned.choices
-    dense = common.main_metric(start, common.evaluate_dense(start, run))
-    wanted = dense * target.value if start.task.greater_is_better else dense / target.value
-    loss = each.loss_on(start, pruned, Stitcher(pruned.current, pruned.traces), "search", run)
-    low, high = 1.0, choices.largest_speedup
-    steps = []
-    for _ in range(STEPS):
-        speedup = math.sqrt(low * high)
-        budgets = choices.budgets(Target("speedup", speedup, target.limits))
-        try:
-            candidates = [choices.solve(name, budgets) for name in pruned.prior_names]
-        except InfeasibleBudget as error:
-            raise UnreachableTarget(f"not all budgets can be kept: {error}", "ask for less") from error
-        best = min((choices.removed(levels) for levels in candidates), key=loss)
-        small = shrink(pruned.current, best, pruned.traces_in_order())
-        metric = common.main_metric(start, common.evaluate(start, small, f"recover: {speedup:.2f}x", run))
-        steps.append({"speedup": speedup, "metric": metric})
-        low, high = (speedup, high) if as_good_as(start, metric, wanted) else (low, speedup)
-    return {"speedup": max(low, SLOWEST), "wanted": wanted, "steps": steps}
-
-
-def as_good_as(start: Start, metric: float, wanted: float) -> bool:
-    """Return whether a value of the main metric is good enough."""
-    return metric >= wanted if start.task.greater_is_better else metric <= wanted
+def _is_good(metric: float, wanted: float, greater_is_better: bool) -> bool:
+    return metric >= wanted if greater_is_better else metric <= wanted

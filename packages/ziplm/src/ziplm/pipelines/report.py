@@ -11,9 +11,7 @@ import transformers
 from transformers import PreTrainedModel
 
 from ziplm.options.targets import Target
-from ziplm.pipelines.common_steps import main_metric
-from ziplm.pipelines.start import Start
-from ziplm.pipelines.target_steps import Pruned
+from ziplm.pipelines.values import Pruned, Start
 from ziplm.runs.folder import Run
 from ziplm.stages.evaluate import divergences
 from ziplm.stages.search import Found
@@ -46,8 +44,8 @@ def report_of(
         "predicted": {"seconds": predicted, "speedup": choices.dense_seconds / predicted},
         "metric": {
             "name": start.task.metric,
-            "dense": main_metric(start, dense_metrics),
-            "compressed": main_metric(start, metrics),
+            "dense": start.main_metric(dense_metrics),
+            "compressed": start.main_metric(metrics),
         },
         "metrics": {"dense": dense_metrics, "compressed": metrics},
         "divergence": mean_divergence(from_dense),

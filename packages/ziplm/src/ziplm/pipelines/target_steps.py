@@ -1,11 +1,11 @@
-"""Steps that are made for each target: search, fit, shrink, refit, save.
+"""Steps that are made for each target: search, fit, shrink, refit, evaluate, save.
 
 Each step runs a stage on the values of a run. It stores the result in the run folder, reports progress, and
 says which processes take part.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,49 +15,20 @@ from transformers import PreTrainedModel
 from ziplm.architectures.checkpoint import save
 from ziplm.architectures.inspection import size_on_disk
 from ziplm.files import write_json
-from ziplm.pipelines.common_steps import remaining_branches, token_weights
-from ziplm.pipelines.start import Samples, Start
+from ziplm.options.targets import Target
+from ziplm.pipelines.recover import bisect_speedup
+from ziplm.pipelines.values import Pruned, Start, token_weights
 from ziplm.runs.folder import Run
-from ziplm.stages.choices import Choices
-from ziplm.stages.evaluate import divergences
-from ziplm.stages.fisher import Fisher
+from ziplm.stages.evaluate import divergences, evaluate_split
 from ziplm.stages.fit import fit_levels
 from ziplm.stages.measure import Measured, measure
 from ziplm.stages.refit import refit, with_own_outputs
 from ziplm.stages.search import Found, find_levels
 from ziplm.stages.shrink import shrink
 from ziplm.stages.stitch import Evaluator, Stitcher
-from ziplm.stages.traces import InOrder, StoredTraces
 from ziplm.tasks.heads import is_clearly_lower, mean_divergence
 
 REFIT_SAMPLES = 1024
-
-
-@dataclass(frozen=True)
-class Pruned:
-    """The pruned current model, from which members of every size can be made.
-
-    Attributes:
-        current: the current model: the dense one in one-shot runs, the previous member in gradual ones.
-        samples: the calibration data.
-        seed: seed of the samples, the fisher, the search and the training.
-        fisher: the fisher; None without gradients.
-        traces: a trace for each branch.
-        choices: levels of all branches, with costs and priors.
-        prior_names: the priors that the search tries.
-    """
-
-    current: PreTrainedModel
-    samples: Samples
-    seed: int
-    fisher: Fisher | None
-    traces: StoredTraces
-    choices: Choices
-    prior_names: list[str]
-
-    def traces_in_order(self) -> InOrder:
-        """Return the traces in the order of the branches, as `shrink` takes them."""
-        return InOrder(self.traces, [own.branch.name for own in self.choices.levels])
 
 
 def loss_on(start: Start, pruned: Pruned, stitcher: Stitcher, part: str, run: Run) -> Evaluator:
@@ -162,7 +133,7 @@ def refit_if_better(
     if not start.options.refit:
         return small, None
     with run.stage("refit") as advance:
-        branches = remaining_branches(start, pruned.current)
+        branches = start.remaining_branches(pruned.current)
         weights = {
             branch.name: token_weights(pruned.fisher, branch, pruned.samples)[0] for branch in branches
         }
@@ -187,6 +158,58 @@ def refit_if_better(
     kept = is_clearly_lower(after, before)
     report = {"before": mean_divergence(before), "after": mean_divergence(after), "kept": kept}
     return (fitted if kept else small), report
+
+
+def evaluate(start: Start, model: PreTrainedModel, description: str, run: Run) -> dict[str, dict[str, float]]:
+    """Return the metrics on every evaluation split; only the first process evaluates."""
+
+    def make() -> dict[str, dict[str, float]]:
+        metrics = {}
+        for name, features in start.splits.evaluation.items():
+            with run.stage("evaluate", f"{description}: {name}") as advance:
+                metrics[name] = evaluate_split(
+                    model,
+                    start.task,
+                    features,
+                    reference=start.dense,
+                    batch_size=start.options.calibration_batch_size,
+                    progress=advance,
+                )
+        return metrics
+
+    return run.workers.first(make)
+
+
+def evaluate_dense(start: Start, run: Run) -> dict[str, dict[str, float]]:
+    """Return the metrics of the dense model."""
+    metrics: dict[str, dict[str, float]] = run.stored(
+        run.dense_metrics_file, lambda: evaluate(start, start.dense, "evaluate dense", run)
+    )
+    return metrics
+
+
+def guess_speedup(start: Start, pruned: Pruned, target: Target, run: Run) -> dict[str, Any]:
+    """Guess the largest speedup that keeps a share of the metric; see `bisect_speedup`.
+
+    The metric on the first evaluation split decides. For an unbiased figure, evaluate the result on other
+    data.
+    """
+
+    def make() -> dict[str, Any]:
+        stitcher = Stitcher(pruned.current, pruned.traces)
+        loss = loss_on(start, pruned, stitcher, "search", run)
+
+        def metric_of(removed: list[int], speedup: float) -> float:
+            small = shrink(pruned.current, removed, pruned.traces_in_order())
+            return start.main_metric(evaluate(start, small, f"recover: {speedup:.2f}x", run))
+
+        dense = start.main_metric(evaluate_dense(start, run))
+        return bisect_speedup(
+            pruned.choices, pruned.prior_names, target, dense, start.task.greater_is_better, loss, metric_of
+        )
+
+    guess: dict[str, Any] = run.stored(run.target_state(target.name) / "recover.json", make)
+    return guess
 
 
 def save_member(start: Start, small: PreTrainedModel, report: dict[str, Any], folder: Path, run: Run) -> None:

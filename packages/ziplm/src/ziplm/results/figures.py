@@ -51,7 +51,7 @@ def plot_run(folder: Path, output: Path | None = None, suffix: str = "png") -> l
 
 
 def read_reports(folder: Path) -> list[dict[str, Any]]:
-    """Read metrics.json of the finished targets of a run, the slowest first; raise BadRun if there is none."""
+    """Read metrics.json of all finished targets, the slowest first; raise BadRun if there is none."""
     family = sorted((read_json(path) for path in folder.glob("*/metrics.json")), key=speedup_of)
     if not family:
         raise BadRun(f"{folder} has no finished target", "finish one with ziplm compress first")
@@ -59,7 +59,7 @@ def read_reports(folder: Path) -> list[dict[str, Any]]:
 
 
 def metric_figure(axes: "Axes", family: Sequence[dict[str, Any]]) -> None:
-    """Draw the metric against the speedup, with the dense model's metric, 99 % of it, and the best fitting line."""
+    """Draw the metric against the speedup, with the dense model's, 99 % of it, and the best fitting line."""
     name, dense = family[0]["metric"]["name"], family[0]["metric"]["dense"]
     speedups = [speedup_of(m) for m in family]
     axes.plot(speedups, [m["metric"]["compressed"] for m in family], "o-", label="compressed")

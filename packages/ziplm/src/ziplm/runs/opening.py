@@ -13,7 +13,6 @@ import filelock
 from ziplm.errors import BadRun
 from ziplm.files import read_json, write_json
 from ziplm.options.options import LIMITS, SPEEDS, Options
-from ziplm.options.targets import targets_of
 from ziplm.options.toml import load_options, save_options
 from ziplm.runs.folder import Run
 from ziplm.runs.progress import Reporter
@@ -119,7 +118,7 @@ def _keep_options(run: Run, options: Options) -> None:
     before = require_same(run, options)
     # Limits of size apply to every speed: with other limits, the targets of two commands do not combine.
     if before is not None and all(getattr(before, name) == getattr(options, name) for name in LIMITS):
-        done = [target for target in targets_of(before) if run.is_done(target.name)]
+        done = [target for target in before.targets() if run.is_done(target.name)]
         targets: Any = {
             name: tuple(dict.fromkeys((*(t.value for t in done if t.kind == kind), *getattr(options, name))))
             for name, kind in SPEEDS.items()

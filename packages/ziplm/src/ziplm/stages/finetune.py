@@ -48,7 +48,8 @@ def finetune(
         features: tokenised examples with labels, in the same order in every call.
         options: hyper-parameters.
         teacher: model with the same number of layers, which is not changed.
-        loss: weights of task, logit and token loss; the last two need a teacher. None for the task loss alone.
+        loss: weights of task, logit and token loss; the last two need a teacher. None for the task loss
+            alone.
         folder: folder for checkpoints, created if necessary.
         progress: called with the number of steps done and the total, in the first process only.
 

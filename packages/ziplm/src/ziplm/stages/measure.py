@@ -151,7 +151,7 @@ def compare_models(
 def _timed_call(
     model: PreTrainedModel, setting: Setting, tokens: torch.Tensor
 ) -> Callable[[torch.Tensor], object]:
-    """Return the function that is timed on inputs of the shape of `tokens`: a forward pass or a generation."""
+    """Return the function to time on inputs of the shape of `tokens`: a forward pass or a generation."""
     if setting.regime == "generate":
         return generation(model, setting.new_tokens)
     return ENGINES[setting.engine]().prepare(model, (tokens,))

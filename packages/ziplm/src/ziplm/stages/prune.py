@@ -52,7 +52,7 @@ def prune_branch(
 
 
 def in_chunks(branches: list[Branch], limit: int) -> list[list[Branch]]:
-    """Divide branches into chunks whose Hessians, and the working copies for one of them, fit in `limit` bytes."""
+    """Divide branches into chunks whose Hessians, and working copies of one of them, fit in `limit` bytes."""
     sizes = [8 * branch.columns**2 for branch in branches]
     copies = 4 * max(sizes, default=0)
     chunks: list[list[Branch]] = []

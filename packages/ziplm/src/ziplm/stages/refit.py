@@ -90,7 +90,7 @@ def refit(
 
 
 def with_own_outputs(model: PreTrainedModel) -> PreTrainedModel:
-    """Return the model with its own copy of all output matrices and biases, in eval mode; the rest is shared."""
+    """Return the model in eval mode with its own output matrices and biases; the rest is shared."""
     made: PreTrainedModel = structure_copy(model)  # type: ignore[assignment]
     architecture = architecture_of(made)
     for branch in architecture.branches(made):
@@ -103,7 +103,7 @@ def with_own_outputs(model: PreTrainedModel) -> PreTrainedModel:
 def _chosen_batches(
     model: PreTrainedModel, task: Task, features: Sequence[Features], batch_size: int, most_samples: int
 ) -> tuple[list[Batch], list[int]]:
-    """Return every n-th batch, so that all lengths occur, and the index of its first token among all tokens."""
+    """Return every n-th batch, so that all lengths occur, and the index of its first token among all."""
     pairs = [(batch, int(batch["attention_mask"].sum())) for _, batch in task.batches(features, batch_size)]
     # In memory at once: the states of both models, and the goal streams after the two branches of a layer.
     room = STATE_BYTES / (4 * 4 * model.config.hidden_size)
@@ -192,7 +192,7 @@ class _Sums:
         self._origin: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def add(self, given: torch.Tensor | None, goal: torch.Tensor, weights: torch.Tensor | None) -> None:
-        """Add inputs (tokens, columns) and the outputs that the branch should give for them (tokens, rows)."""
+        """Add inputs (tokens, columns) and the outputs that the branch should return (tokens, rows)."""
         if self._weight is None or given is None:
             given = goal.new_zeros(len(goal), 0)
         if self._origin is None:

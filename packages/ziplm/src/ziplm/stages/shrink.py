@@ -69,7 +69,7 @@ def mask(model: PreTrainedModel, removed: Sequence[int], traces: Sequence[Trace 
 def _check_removed(branches: list[Branch], removed: Sequence[int], traces: Sequence[Trace | None]) -> None:
     if not len(branches) == len(removed) == len(traces):
         raise UsageError(
-            f"there are {len(removed)} numbers of groups and {len(traces)} traces for {len(branches)} branches",
+            f"there are {len(removed)} counts and {len(traces)} traces for {len(branches)} branches",
             "give one of each for every branch",
         )
     for branch, count in zip(branches, removed, strict=True):

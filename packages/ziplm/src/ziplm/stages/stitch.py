@@ -149,7 +149,7 @@ class Evaluator:
 
     @torch.inference_mode()
     def __call__(self, removed: Sequence[int]) -> float:
-        """Return the mean loss over samples (language models: tokens) with these numbers of groups removed."""
+        """Return the mean loss over samples (or tokens) with these numbers of groups removed."""
         self._stitcher.install(removed)
         start = self._first_to_run(removed)
         states: dict[int, list[torch.Tensor]] = {

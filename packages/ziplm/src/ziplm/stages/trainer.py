@@ -63,8 +63,8 @@ class DistillationTrainer(Trainer):
         )
         self.remove_callback(PrinterCallback)
         self.teacher = None if teacher is None else Teacher(teacher, device=arguments.device)
-        # Use the mean loss of each forward pass. Trainer would divide by the number of all labels, but it also
-        # counts labels of GPT2 that are never predicted, and does the same for classifiers.
+        # Use the mean loss of each forward pass. Trainer would divide by the number of all labels, but counts
+        # GPT2's labels that are never predicted as well, and would also do so for classifiers.
         self.model_accepts_loss_kwargs = False
         self.loss = loss
         if loss is not None:

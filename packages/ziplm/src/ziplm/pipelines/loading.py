@@ -1,0 +1,80 @@
+"""Loading what a run starts from: the dense model, its task, and its data."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from ziplm.architectures.registry import architecture_of
+from ziplm.errors import UsageError
+from ziplm.options.options import Options
+from ziplm.pipelines.values import Samples, Start
+from ziplm.runs.folder import Run
+from ziplm.stages.workload import environment_of
+from ziplm.tasks import Features, Splits, Task, make_task
+
+FEWEST = 8  # samples that each part of the calibration data must have, unless fewer are asked for
+
+
+def load_start(options: Options, run: Run) -> Start:
+    """Load the dense model, its task and data; raise ZipLMError before any long work if they do not fit."""
+    task = make_task(options.task, **options.task_settings)
+    dense = _load_dense(options, task)
+    tokenizer = task.load_tokenizer(options.model)
+    length = min(options.max_length or options.sequence_length, dense.config.max_position_embeddings)
+    with run.reporter.stage("reading data"):
+        splits = task.load_splits(dense, tokenizer, options.source, length)
+    _check(options, task, splits)
+    samples = draw_samples(splits.train, options, task, options.seed)
+    return Start(options, task, dense, tokenizer, splits, samples)
+
+
+def _load_dense(options: Options, task: Task) -> PreTrainedModel:
+    loading: dict[str, Any] = {"dtype": torch.float32}
+    if options.attention:
+        loading["attn_implementation"] = options.attention
+    environment_of(options.setting, options.attention)  # fails before anything is loaded
+    if options.trains_dense:
+        model = task.load_pretrained(options.model, options.seed, **loading)
+    else:
+        model = task.load_model(options.model, **loading)
+    architecture_of(model)
+    model.to(options.device)  # type: ignore[arg-type]  # a decorator hides self
+    return model.eval()
+
+
+def load_member(start: Start, folder: Path) -> PreTrainedModel:
+    """Load a model of this run from its checkpoint, so that a resumed run starts from the same bits."""
+    attention = start.options.attention
+    loading = {"attn_implementation": attention} if attention else {}
+    model = start.task.load_model(str(folder), dtype=start.dense.dtype, **loading)
+    model.to(start.dense.device)  # type: ignore[arg-type]  # a decorator hides self
+    return model
+
+
+def _check(options: Options, task: Task, splits: Splits) -> None:
+    """Raise UsageError if data and options do not fit each other and the task."""
+    if not splits.evaluation:
+        raise UsageError("there is nothing to evaluate on", "give --validation-file")
+    if options.prior == "exact" and not task.head.pooled:
+        raise UsageError(f"prior exact is not for task {options.task}", "it is for mean embeddings: use auto")
+    if options.loss == "task" and not task.head.has_loss:
+        raise UsageError(f"task {options.task} has no loss of its own", "use --loss kl")
+
+
+def draw_samples(train: Sequence[Features], options: Options, task: Task, seed: int) -> Samples:
+    """Draw the calibration data from the training examples; no sample is in two parts."""
+    asked = options.calibration_samples or task.calibration_samples, options.search_samples
+    wanted, other = asked
+    if wanted + 2 * other > len(train):  # too few for all parts: calibration gets most
+        other = min(other, len(train) // 5)
+        wanted = min(wanted, len(train) - 2 * other)
+    if wanted < min(FEWEST, asked[0]) or other < min(FEWEST, asked[1]):
+        raise UsageError(
+            f"there are {len(train)} training examples", f"give at least {5 * FEWEST} to calibrate on"
+        )
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed)).tolist()
+    chosen = [train[index] for index in order[: wanted + 2 * other]]
+    return Samples(chosen[:wanted], chosen[wanted : wanted + other], chosen[wanted + other :])

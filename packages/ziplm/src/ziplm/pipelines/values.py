@@ -1,0 +1,104 @@
+"""The values that the steps of a pipeline pass to each other."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ziplm.architectures.base import Architecture, Branch
+from ziplm.architectures.registry import architecture_of
+from ziplm.options.options import Options
+from ziplm.stages.choices import Choices
+from ziplm.stages.fisher import Fisher
+from ziplm.stages.traces import InOrder, StoredTraces
+from ziplm.tasks.base import Features, Splits, Task
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Training examples in three disjoint parts.
+
+    Attributes:
+        calibration: samples behind the fisher, the Hessians and the refit.
+        search: samples on which the search compares candidates.
+        judging: samples on which no decision of the search was made.
+    """
+
+    calibration: list[Features]
+    search: list[Features]
+    judging: list[Features]
+
+    @property
+    def unseen(self) -> list[Features]:
+        """Samples that were not used for calibration."""
+        return [*self.search, *self.judging]
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run starts from.
+
+    Attributes:
+        options: the options of the run.
+        task: the task, which has learnt from the dense model and the data how to read both.
+        dense: the dense model, in float32 on its device; speedups refer to it.
+        tokenizer: the model's tokenizer.
+        splits: tokenised data.
+        samples: the calibration data of the dense model.
+    """
+
+    options: Options
+    task: Task
+    dense: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    splits: Splits
+    samples: Samples
+
+    @property
+    def architecture(self) -> Architecture:
+        """The architecture of the dense model and of all models made from it."""
+        return architecture_of(self.dense)
+
+    def remaining_branches(self, model: PreTrainedModel) -> list[Branch]:
+        """Return the branches of a model that can still be pruned."""
+        return [branch for branch in self.architecture.branches(model) if branch.groups]
+
+    def main_metric(self, metrics: Mapping[str, Mapping[str, Any]]) -> float:
+        """Return the task's main metric on the first evaluation split."""
+        return float(next(iter(metrics.values()))[self.task.metric])
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """The pruned current model, from which members of every size can be made.
+
+    Attributes:
+        current: the current model: the dense one in one-shot runs, the previous member in gradual ones.
+        samples: the calibration data.
+        seed: seed of the samples, the fisher, the search and the training.
+        fisher: the fisher; None without gradients.
+        traces: a trace for each branch.
+        choices: levels of all branches, with costs and priors.
+        prior_names: the priors that the search tries.
+    """
+
+    current: PreTrainedModel
+    samples: Samples
+    seed: int
+    fisher: Fisher | None
+    traces: StoredTraces
+    choices: Choices
+    prior_names: list[str]
+
+    def traces_in_order(self) -> InOrder:
+        """Return the traces in the order of the branches, as `shrink` takes them."""
+        return InOrder(self.traces, [own.branch.name for own in self.choices.levels])
+
+
+def token_weights(fisher: Fisher | None, branch: Branch, samples: Samples) -> tuple[torch.Tensor | None, int]:
+    """Return the weights of the calibration tokens for a branch, and their effective number."""
+    if fisher is None:
+        return None, sum(len(sample["input_ids"]) for sample in samples.calibration)
+    return fisher.token_weights(branch.name, branch.columns)

@@ -1,0 +1,132 @@
+"""The command line: what it prints, and how it fails."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from ziplm import inspect, save, shrink
+from ziplm.cli import main
+from ziplm_models import removed_by, make_traces, tiny_model
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], env={"COLUMNS": "120"})
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    model = tiny_model("BertForSequenceClassification")
+    save(model, folder / "dense")
+    save(shrink(model, removed_by(model, "a whole layer"), make_traces(model)), folder / "small")
+    return folder
+
+
+def test_inspect_shows_what_is_left(checkpoints: Path) -> None:
+    result = run("inspect", checkpoints / "small")
+    assert result.exit_code == 0, result.output
+    rows = [
+        [cell.strip() for cell in line.split("│")[1:-1]] for line in result.output.splitlines() if "│" in line
+    ]
+    assert [row[:3] for row in rows] == [
+        ["0", "4/4", "22/24"],
+        ["1", "gone", "gone"],
+        ["2", "3/4", "24/24"],
+        ["all", "7", "46"],
+    ]
+    assert "MB of weights on disk" in result.output
+
+
+@pytest.mark.parametrize("name", ["BertModel", "GPT2LMHeadModel"])
+def test_parameters_are_counted(name: str) -> None:
+    model = tiny_model(name)
+    dense = inspect(model)
+    assert dense.layer_parameters == [dense.dense_layer_parameters] * 3
+    assert dense.parameters == sum(parameter.numel() for parameter in model.parameters())
+    shrunk = inspect(shrink(model, removed_by(model, "everything"), make_traces(model)))
+    biases_and_norms = 16 * (2 + (4 if name.startswith("Bert") else 0))
+    assert shrunk.layer_parameters == [biases_and_norms] * 3
+
+
+def test_benchmark_prints_speedups_and_the_environment(checkpoints: Path) -> None:
+    result = run(
+        "benchmark",
+        checkpoints / "dense",
+        checkpoints / "small",
+        "--sequence-length",
+        "16",
+        "--max-seconds",
+        "2",
+    )
+    assert result.exit_code == 0, result.output
+    assert "1.00x" in result.output
+    assert "batch 8, sequence 16" in result.output.replace("\n", " ")
+    assert "rounds, stopped by" in result.output
+
+
+def test_benchmark_of_a_checkpoint_with_itself(checkpoints: Path) -> None:
+    result = run(
+        "benchmark",
+        checkpoints / "small",
+        checkpoints / "small",
+        "--sequence-length",
+        "8",
+        "--max-seconds",
+        "1",
+    )
+    assert result.exit_code == 0, result.output
+    assert "(1)" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["inspect", "./nowhere"], 4, "Error: ./nowhere is not a folder; give the folder"),
+        (["inspct", "x"], 2, "no such command 'inspct'; did you mean 'inspect'?"),
+        (["benchmark", "./a"], 2, "Missing argument"),
+        (["benchmark", "{dense}", "{small}", "--sequence-length", "65"], 2, "takes up to 64 tokens"),
+        (["benchmark", "{dense}", "{small}", "--batch-size", "0"], 2, "is not in the range"),
+        (
+            ["benchmark", "{dense}", "{small}", "--sequence-length", "8", "--device", "cuda:9"],
+            2,
+            "no cuda device",
+        ),
+        (["benchmark", "{dense}", "{small}", "--device", "abacus"], 2, "'abacus' is no device"),
+    ],
+)
+def test_errors_are_one_line_with_a_code(
+    arguments: list[str], code: int, message: str, checkpoints: Path
+) -> None:
+    paths = {"dense": checkpoints / "dense", "small": checkpoints / "small"}
+    result = run(*(argument.format(**paths) for argument in arguments))
+    assert result.exit_code == code, result.output
+    assert message in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (OSError("No space left on device"), 1, "Error: No space left on device; check the path"),
+        (KeyboardInterrupt(), 130, "Error: interrupted"),
+        (KeyError("surprise"), 70, "Error: KeyError: 'surprise'; set ZIPLM_DEBUG=1"),
+    ],
+)
+def test_surprises_are_one_line_too(
+    error: BaseException, code: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: str) -> None:
+        raise error
+
+    monkeypatch.setattr(sys.modules["ziplm.cli.inspect"], "inspect", fail)
+    result = run("inspect", "x")
+    assert result.exit_code == code
+    assert result.output.strip().splitlines()[-1].startswith(message)
+
+
+@pytest.mark.parametrize("command", ["inspect", "benchmark"])
+def test_help_ends_with_an_example(command: str) -> None:
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    assert f"Example: ziplm {command}" in result.output

@@ -1,0 +1,244 @@
+"""Refitted matrices are the least-squares ones, module after module; what went in is not changed."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel
+from ziplm.architectures.base import Branch
+from ziplm.architectures.registry import architecture_of
+from ziplm import shrink
+from ziplm.stages.refit import refit
+from ziplm_models import PATTERNS, removed_by
+from ziplm_pipeline import (
+    CLASSIFIER,
+    DECODER,
+    ARCHITECTURES,
+    assert_same_parameters,
+    hooked,
+    lively_model,
+    named_traces,
+    one_by_one,
+    parameters_of,
+    samples,
+    task_for,
+)
+
+Weights = Mapping[str, torch.Tensor | None]
+
+
+def double_model(name: str) -> PreTrainedModel:
+    """In float64, so that what is left of a difference is no rounding."""
+    return lively_model(name).double()
+
+
+def shrunk(model: PreTrainedModel, pattern: str) -> PreTrainedModel:
+    traces = named_traces(model)
+    modules = architecture_of(model).modules(model)
+    return shrink(model, removed_by(model, pattern), [traces[module.name] for module in modules])
+
+
+Seen = dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+
+
+def seen_by(model: PreTrainedModel, features: Sequence[Any]) -> Seen:
+    """Inputs of the output matrices, streams before, and outputs, (tokens, …), in the order of the tasks."""
+    adapter = architecture_of(model)
+    modules = adapter.modules(model)
+    found: dict[str, tuple[list[torch.Tensor], ...]] = {module.name: ([], [], []) for module in modules}
+
+    def keep_stream(name: str, argument: int) -> Callable[..., None]:
+        return lambda _, given: found[name][1].append(given[argument][0].clone())
+
+    def keep(name: str) -> Callable[..., None]:
+        def add(_: Any, given: Any, output: torch.Tensor) -> None:
+            found[name][0].append(given[0][0].clone())
+            found[name][2].append(output[0].clone())
+
+        return add
+
+    with torch.no_grad(), ExitStack() as stack:
+        for module in modules:
+            point = adapter.stream_before(model, module)
+            stack.enter_context(hooked(point.module, keep_stream(module.name, point.argument), before=True))
+            stack.enter_context(hooked(adapter.output_layer(model, module), keep(module.name)))
+        for _, batch in one_by_one(features):
+            model(**batch)
+    return {name: tuple(torch.cat(part).double() for part in parts) for name, parts in found.items()}  # type: ignore[misc]
+
+
+def wanted_from(
+    dense: PreTrainedModel, small: PreTrainedModel, features: Sequence[Any]
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Inputs (tokens, columns) that each module of a model has, and what it should say to them."""
+    goals = {name: before + output for name, (_, before, output) in seen_by(dense, features).items()}
+    return {
+        name: (inputs, goals[name] - before) for name, (inputs, before, _) in seen_by(small, features).items()
+    }
+
+
+def token_weights(name: str, features: Sequence[Any], modules: Sequence[Branch]) -> Weights:
+    tokens = sum(len(sample["input_ids"]) for sample in features)
+    return {
+        module.name: torch.rand(tokens, generator=torch.Generator().manual_seed(place)) ** 3 + 0.01
+        for place, module in enumerate(modules)
+    }
+
+
+def solved_by_hand(
+    inputs: torch.Tensor, goal: torch.Tensor, w: torch.Tensor, start: torch.Tensor, damping: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """W and b by numpy's lstsq on rows √w (x − mean), and rows √λ for the pull towards `start`."""
+    share = w / w.sum()
+    mean, goal_mean = share @ inputs, share @ goal
+    x, y = share.sqrt()[:, None] * (inputs - mean), share.sqrt()[:, None] * (goal - goal_mean)
+    root = (damping * x.square().sum(0).mean()).sqrt() * torch.eye(x.shape[1], dtype=torch.float64)
+    rows, targets = torch.cat([x, root]), torch.cat([y, root @ start.T])
+    weight = torch.from_numpy(np.linalg.lstsq(rows.numpy(), targets.numpy(), rcond=None)[0].T)
+    return weight, goal_mean - weight @ mean
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("pattern", ["heads and columns", "first attention", "a whole layer"])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_each_module_is_solved_after_those_before_it(name: str, pattern: str, weighted: bool) -> None:
+    """Every matrix of the result solves its own least-squares problem, as the result itself poses it."""
+    dense, features, task = double_model(name), samples(name, 16), task_for(name)
+    small = shrunk(dense, pattern)
+    adapter = architecture_of(dense)
+    modules = adapter.modules(small)
+    weights: Weights = token_weights(name, features, modules) if weighted else {}
+    before, dense_before = parameters_of(small), parameters_of(dense)
+    done: list[tuple[int, int]] = []
+    fitted = refit(
+        dense, small, task, features, weights, batch_size=5, progress=lambda *now: done.append(now)
+    )
+    assert_same_parameters(small, before)
+    assert_same_parameters(dense, dense_before)
+    assert done == [(1, 3), (2, 3), (3, 3)]
+    moved = []
+    wanted = wanted_from(dense, fitted, features)
+    for module in modules:
+        inputs, goal = wanted[module.name]
+        own = weights.get(module.name)
+        w = torch.ones(len(goal), dtype=torch.float64) if own is None else own.double()
+        bias = adapter.bias(fitted, module).double()
+        if not module.groups:
+            torch.testing.assert_close(bias, w @ goal / w.sum(), rtol=1e-6, atol=1e-7)
+            continue
+        start = adapter.weight(small, module).detach().double()
+        weight, expected_bias = solved_by_hand(inputs, goal, w, start, 0.01)
+        torch.testing.assert_close(adapter.weight(fitted, module).double(), weight, rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(bias, expected_bias, rtol=1e-6, atol=1e-7)
+        moved.append(float((weight - start).abs().max()))
+    assert max(moved) > 0.1  # control: there was something to do
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_without_damping_no_module_is_worse_on_its_own_samples(name: str) -> None:
+    dense, features, task = double_model(name), samples(name, 24), task_for(name)
+    small = shrunk(dense, "heads and columns")
+    adapter = architecture_of(dense)
+    weights = token_weights(name, features, adapter.modules(small))
+    fitted = refit(dense, small, task, features, weights, damping=1e-9)
+    better = 0
+    wanted = wanted_from(dense, fitted, features)
+    for module in adapter.modules(fitted):
+        inputs, goal = wanted[module.name]
+        w = weights[module.name]
+        assert w is not None
+        errors = []
+        for model in (small, fitted):
+            said = inputs @ adapter.weight(model, module).detach().T + adapter.bias(model, module).detach()
+            errors.append(float(w.double() @ (said - goal).square().sum(-1)))
+        assert errors[1] <= errors[0] * (1 + 1e-6)
+        better += errors[1] < 0.9 * errors[0]
+    assert better >= 4
+
+
+def test_much_damping_leaves_the_weights_and_fits_the_bias() -> None:
+    dense, features = double_model(CLASSIFIER), samples(CLASSIFIER, 10)
+    small = shrunk(dense, "some columns")
+    adapter = architecture_of(dense)
+    module = adapter.modules(small)[1]
+    fitted = refit(dense, small, task_for(CLASSIFIER), features, {}, damping=1e9)
+    torch.testing.assert_close(
+        adapter.weight(fitted, module), adapter.weight(small, module), rtol=1e-4, atol=1e-5
+    )
+    inputs, goal = wanted_from(dense, fitted, features)[module.name]
+    expected = (goal - inputs @ adapter.weight(fitted, module).double().T).mean(0)
+    torch.testing.assert_close(adapter.bias(fitted, module).double(), expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_every_pattern_can_be_refitted_saved_and_trained(name: str, pattern: str) -> None:
+    dense, features = lively_model(name), samples(name, 6)
+    fitted = refit(dense, shrunk(dense, pattern), task_for(name), features, {})
+    assert not any(parameter.is_inference() for parameter in fitted.parameters())
+    assert all(parameter.requires_grad for parameter in fitted.parameters())
+    fitted.train()(**task_for(name).collate(features)).loss.backward()
+    assert not any(module._forward_hooks for model in (dense, fitted) for module in model.modules())
+    assert all("forward" not in layer.__dict__ for layer in architecture_of(dense).layers(dense))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_only_output_matrices_take_memory(name: str) -> None:
+    dense, features = double_model(name), samples(name, 6)
+    small = shrunk(dense, "heads and columns")
+    fitted = refit(dense, small, task_for(name), features, {})
+    before = {parameter.data_ptr() for parameter in small.parameters()}
+    new = [parameter for parameter in fitted.parameters() if parameter.data_ptr() not in before]
+    adapter = architecture_of(fitted)
+    own = [adapter.output_layer(fitted, module) for module in adapter.modules(fitted)]
+    assert {id(p) for p in new} == {id(p) for layer in own for p in layer.parameters()}
+
+
+def test_a_dense_model_has_nothing_to_learn() -> None:
+    """Its own stream is the goal: matrices stay what they are, but for damping and rounding."""
+    dense, features = double_model(DECODER), samples(DECODER, 40)
+    small = shrunk(dense, "nothing")
+    fitted = refit(dense, small, task_for(DECODER), features, {})
+    for (key, after), before in zip(fitted.named_parameters(), small.parameters(), strict=True):
+        torch.testing.assert_close(after, before, rtol=1e-6, atol=1e-7, msg=key)
+
+
+def test_batches_do_not_matter_and_samples_can_be_limited() -> None:
+    dense, features, task = double_model(CLASSIFIER), samples(CLASSIFIER, 12), task_for(CLASSIFIER)
+    small = shrunk(dense, "heads and columns")
+    weights = token_weights(CLASSIFIER, features, architecture_of(small).modules(small))
+    whole, apart = (refit(dense, small, task, features, weights, batch_size=n) for n in (12, 1))
+    for one, other in zip(whole.parameters(), apart.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
+    # Every second batch of one: with their own weights the same as if there were no others.
+    half = refit(dense, small, task, features, weights, batch_size=1, most_samples=6)
+    order = [index for index, _ in one_by_one(features)]
+    starts = np.cumsum([0, *(len(features[index]["input_ids"]) for index in order)])
+    kept = np.concatenate([np.arange(starts[n], starts[n + 1]) for n in range(0, 12, 2)])
+    own = {key: None if value is None else value[kept] for key, value in weights.items()}
+    alone = refit(dense, small, task, [features[order[n]] for n in range(0, 12, 2)], own, batch_size=1)
+    for one, other in zip(half.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_constant_inputs_leave_the_matrix_and_fit_the_bias() -> None:
+    """Columns that never change have nothing to be solved from."""
+    dense, features = double_model(CLASSIFIER), samples(CLASSIFIER, 8)
+    small = shrunk(dense, "nothing")
+    adapter = architecture_of(dense)
+    layer: Any = adapter.layers(small)[2]
+    with torch.no_grad():
+        layer.intermediate.dense.weight = torch.nn.Parameter(
+            torch.zeros_like(layer.intermediate.dense.weight)
+        )
+    module = adapter.modules(small)[5]
+    fitted = refit(dense, small, task_for(CLASSIFIER), features, {})
+    torch.testing.assert_close(
+        adapter.weight(fitted, module), adapter.weight(small, module), rtol=1e-3, atol=1e-3
+    )
+    inputs, goal = wanted_from(dense, fitted, features)[module.name]
+    expected = (goal - inputs @ adapter.weight(fitted, module).double().T).mean(0)
+    torch.testing.assert_close(adapter.bias(fitted, module).double(), expected, rtol=1e-3, atol=1e-3)
