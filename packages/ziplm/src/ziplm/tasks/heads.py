@@ -1,7 +1,7 @@
-"""What a model's outputs mean, apart from any labels: how to sample from them, how far two of them are apart.
+"""Heads: how to read a model's outputs, sample from them, and compare them, all without labels.
 
-Calibration needs the gradient of the log-probability of something drawn from the model's own prediction (a
-sample of the Fisher information); the search needs the divergence from the dense model. Neither needs labels.
+Calibration takes gradients of the log-probability of outcomes drawn from the model's own predictions, which
+are samples of the Fisher information. The search takes the divergence from the reference model.
 """
 
 import math
@@ -21,22 +21,26 @@ IGNORED = -100
 
 
 class Divergence(NamedTuple):
-    """A sum over samples (of a language model: over tokens) and how many there are."""
+    """Sum of the divergences of some samples, and the number of samples; for tokens, each is a sample."""
 
     total: float
     samples: int
 
 
 def mean_divergence(parts: Sequence[Divergence]) -> float:
-    """The mean over all samples."""
+    """Return the mean over all samples."""
     return math.fsum(part.total for part in parts) / sum(part.samples for part in parts)
 
 
 def is_clearly_lower(parts: Sequence[Divergence], others: Sequence[Divergence]) -> bool:
-    """Whether the sum is lower than that of others on the same samples, by two standard errors.
+    """Return whether a sum of divergences is lower than another on the same samples, by two standard errors.
 
-    On a hundred short texts, a tenth more or less is chance: MiniLM at 3x was refitted to 16 % less on 128
-    phrases of SST-2's training set, and to 40 % more on 1000 sentences.
+    On a hundred short texts, a difference of a tenth is chance: refitting MiniLM at 3x lowered the divergence
+    by 16 % on 128 phrases of SST-2's training set, but raised it by 40 % on 1000 sentences.
+
+    Args:
+        parts: divergences of one model, batch by batch; at least two for a standard error.
+        others: divergences of the other model on the same batches.
     """
     changes = [own.total - other.total for own, other in zip(parts, others, strict=True)]
     if len(changes) < 2:
@@ -45,36 +49,55 @@ def is_clearly_lower(parts: Sequence[Divergence], others: Sequence[Divergence]) 
 
 
 def inputs_of(batch: Mapping[str, torch.Tensor]) -> Batch:
-    """What a model is called with when no loss is wanted."""
+    """Return a batch without its labels, to call a model that is to compute no loss."""
     return {name: value for name, value in batch.items() if name not in LABELS}
 
 
 class Head(ABC):
-    """One kind of output."""
+    """Interface of one kind of output."""
 
     pooled = False
-    """Whether an output sums over many tokens, whose errors then add up."""
+    """Whether an output is a mean over many tokens, in which their errors add up."""
     has_loss = True
-    """Whether models with this head make logits, and a loss of their own from labels."""
+    """Whether models with this head return logits, and a loss if they are given labels."""
 
     @abstractmethod
     def outputs(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """What is kept of a forward pass, the first dimension being samples; with gradients if enabled."""
+        """Run the model and return its outputs, with samples as the first dimension.
+
+        Gradients are tracked if they are enabled.
+        """
 
     @abstractmethod
     def score(
         self, model: PreTrainedModel, outputs: torch.Tensor, batch: Batch, generator: torch.Generator
     ) -> torch.Tensor:
-        """A scalar, summed over samples: the log-probability of what is drawn from the outputs themselves.
+        """Draw an outcome for each sample from the outputs, and return the sum of the log-probabilities.
 
-        Of outputs that are no distribution: a random projection of unit length.
+        Outputs that are not a distribution are projected on a random direction of unit length instead.
+
+        Args:
+            model: the model that made the outputs.
+            outputs: result of `outputs`.
+            batch: the batch that the model was called with.
+            generator: source of the random draws.
+
+        Returns:
+            A scalar with gradients.
         """
 
     @abstractmethod
     def divergence(
         self, model: PreTrainedModel, outputs: torch.Tensor, reference: torch.Tensor, batch: Batch
     ) -> Divergence:
-        """How far outputs are from those of the dense model: KL(reference ‖ outputs), or a distance."""
+        """Return how far outputs are from those of a reference model: KL(reference ‖ outputs), or a distance.
+
+        Args:
+            model: a model whose language head makes logits of hidden states; others ignore it.
+            outputs: result of `outputs` for the model to judge.
+            reference: result of `outputs` for the reference model.
+            batch: the batch that both models were called with.
+        """
 
     def counted_labels(self, batch: Batch) -> int:
         """Return the number of labels over which the model's own loss is a mean."""
@@ -85,51 +108,54 @@ class Head(ABC):
 
 
 class Classification(Head):
-    """Logits (batch, classes)."""
+    """One class for each sample, from logits (batch, classes)."""
 
     def outputs(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Logits, (batch, classes)."""
+        """Return logits, (batch, classes)."""
         return model(**inputs_of(batch)).logits
 
     def score(
         self, model: PreTrainedModel, outputs: torch.Tensor, batch: Batch, generator: torch.Generator
     ) -> torch.Tensor:
-        """Σ log p(y) with y drawn from p."""
+        """Return Σ log p(y), with y drawn from p for each sample."""
         return sampled_log_probability(outputs, generator)
 
     def divergence(
         self, model: PreTrainedModel, outputs: torch.Tensor, reference: torch.Tensor, batch: Batch
     ) -> Divergence:
-        """KL over classes, summed over samples."""
+        """Return KL over classes, summed over samples."""
         return Divergence(kl_divergence(outputs, reference), len(outputs))
 
 
 class TokenClassification(Head):
-    """Logits (batch, tokens, classes); padding, and what carries no label, does not count."""
+    """One class for each token, from logits (batch, tokens, classes).
+
+    Padding, and tokens whose label is ignored, do not count.
+    """
 
     def outputs(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Logits, (batch, tokens, classes)."""
+        """Return logits, (batch, tokens, classes)."""
         return model(**inputs_of(batch)).logits
 
     def score(
         self, model: PreTrainedModel, outputs: torch.Tensor, batch: Batch, generator: torch.Generator
     ) -> torch.Tensor:
-        """Σ log p(y) over tokens, each y drawn from its own p."""
+        """Return Σ log p(y) over tokens, with each y drawn from its token's p."""
         return sampled_log_probability(outputs[_labelled(batch)], generator)
 
     def divergence(
         self, model: PreTrainedModel, outputs: torch.Tensor, reference: torch.Tensor, batch: Batch
     ) -> Divergence:
-        """KL over classes, summed over tokens."""
+        """Return KL over classes, summed over tokens."""
         counted = _labelled(batch)
         return Divergence(kl_divergence(outputs[counted], reference[counted]), int(counted.sum()))
 
 
 class Spans(Head):
-    """Start and end logits: positions are the classes."""
+    """A span of tokens for each sample, from start and end logits whose classes are positions."""
 
     def outputs(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Logits, (batch, 2, tokens), −∞ at padding."""
+        """Return logits, (batch, 2, tokens); at padding, they are the lowest finite number."""
         made = model(**inputs_of(batch))
         logits = torch.stack([made.start_logits, made.end_logits], dim=1)
         return logits.masked_fill(batch["attention_mask"][:, None] == 0, torch.finfo(logits.dtype).min)
@@ -137,38 +163,42 @@ class Spans(Head):
     def score(
         self, model: PreTrainedModel, outputs: torch.Tensor, batch: Batch, generator: torch.Generator
     ) -> torch.Tensor:
-        """Σ log p(start) + log p(end), both drawn."""
+        """Return Σ log p(start) + log p(end), with both positions drawn."""
         return sampled_log_probability(outputs.flatten(0, 1), generator)
 
     def divergence(
         self, model: PreTrainedModel, outputs: torch.Tensor, reference: torch.Tensor, batch: Batch
     ) -> Divergence:
-        """KL over positions, of start and end together, summed over samples."""
+        """Return KL over positions, summed over starts, ends and samples."""
         return Divergence(kl_divergence(outputs.flatten(0, 1), reference.flatten(0, 1)), len(outputs))
 
 
 class Regression(Head):
-    """Numbers (batch, outputs), mostly one."""
+    """Real numbers for each sample, usually one, of shape (batch, outputs)."""
 
     def outputs(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Predictions, (batch, outputs)."""
+        """Return predictions, (batch, outputs)."""
         return model(**inputs_of(batch)).logits
 
     def score(
         self, model: PreTrainedModel, outputs: torch.Tensor, batch: Batch, generator: torch.Generator
     ) -> torch.Tensor:
-        """Σ of random projections of unit length."""
+        """Return the sum of the projections on random directions of unit length."""
         return _projected(outputs, generator)
 
     def divergence(
         self, model: PreTrainedModel, outputs: torch.Tensor, reference: torch.Tensor, batch: Batch
     ) -> Divergence:
-        """Half the squared distance: the KL of unit normals around the predictions."""
+        """Return half the squared distance, which is the KL of unit normals around the predictions."""
         return Divergence(float((outputs - reference).double().square().sum()) / 2, len(outputs))
 
 
 class Embedding(Head):
-    """One vector for a text, of unit length: the mean of the last hidden states, or the first of them."""
+    """One vector of unit length for each sample, from the last hidden states.
+
+    Args:
+        pooling: "mean" for their mean over all tokens, "cls" for the first token's.
+    """
 
     has_loss = False
 
@@ -177,7 +207,7 @@ class Embedding(Head):
         self.pooled = pooling == "mean"
 
     def outputs(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """Embeddings of unit length, (batch, hidden)."""
+        """Return embeddings of unit length, (batch, hidden)."""
         states = model(**inputs_of(batch)).last_hidden_state
         if self.pooling == "cls":
             return F.normalize(states[:, 0], dim=-1)
@@ -187,39 +217,42 @@ class Embedding(Head):
     def score(
         self, model: PreTrainedModel, outputs: torch.Tensor, batch: Batch, generator: torch.Generator
     ) -> torch.Tensor:
-        """Σ of random projections of unit length."""
+        """Return the sum of the projections on random directions of unit length."""
         return _projected(outputs, generator)
 
     def divergence(
         self, model: PreTrainedModel, outputs: torch.Tensor, reference: torch.Tensor, batch: Batch
     ) -> Divergence:
-        """Cosine distance."""
+        """Return the cosine distance, summed over samples."""
         return Divergence(float((1 - (outputs * reference).double().sum(-1)).sum()), len(outputs))
 
 
 def _labelled(batch: Batch) -> torch.Tensor:
-    """Boolean (batch, tokens): not padding and, if there are labels, not ignored."""
+    """Return which tokens count: no padding and, if there are labels, none that is ignored.
+
+    Boolean, (batch, tokens).
+    """
     mask = batch["attention_mask"].bool()
     return mask & (batch["labels"] != IGNORED) if "labels" in batch else mask
 
 
 def sampled_log_probability(logits: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Σ log p(y) over the rows of logits (n, classes), with y drawn from p."""
+    """Return Σ log p(y) over the rows of logits (n, classes), with y drawn from p."""
     log_probabilities = logits.float().log_softmax(-1)
-    # Drawn where the generator lives, so that all devices draw the same.
+    # Draw on the generator's device, so that models on all devices draw the same outcomes.
     probabilities = log_probabilities.detach().exp().to(generator.device)
     drawn = torch.multinomial(probabilities, 1, generator=generator).to(logits.device)
     return log_probabilities.gather(-1, drawn).sum()
 
 
 def _projected(outputs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Σ of the rows of outputs (n, d) along random directions of unit length."""
+    """Return the sum of the projections of rows (n, d) on random directions of unit length."""
     directions = torch.randn(outputs.shape, generator=generator).to(outputs)
     return (outputs * F.normalize(directions, dim=-1)).sum()
 
 
 @torch.no_grad()
 def kl_divergence(logits: torch.Tensor, reference: torch.Tensor) -> float:
-    """Σ KL(softmax(reference) ‖ softmax(logits)) over rows (n, classes)."""
+    """Return Σ KL(softmax(reference) ‖ softmax(logits)) over rows (n, classes)."""
     own, other = logits.float().log_softmax(-1), reference.float().log_softmax(-1)
     return float(F.kl_div(own, other, reduction="sum", log_target=True))

@@ -1,4 +1,4 @@
-"""The head of language models: next tokens, or masked ones."""
+"""The head of language models, which predict next or masked tokens."""
 
 from typing import Literal
 
@@ -16,23 +16,27 @@ from ziplm.tasks.heads import (
     sampled_log_probability,
 )
 
-ROWS = 64  # rows of logits that are in memory at once
+ROWS = 64  # rows of logits in memory at once
 
 
 class LanguageModel(Head):
-    """Next tokens, or masked ones. Hidden states are kept, not logits: those are larger by far."""
+    """Next or masked tokens. Outputs are hidden states, because logits are much larger.
+
+    Args:
+        kind: "causal" if tokens are predicted from those before, "masked" if from those around.
+    """
 
     def __init__(self, kind: Literal["causal", "masked"] = "causal") -> None:
         self.kind = kind
 
     def outputs(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-        """What the head reads, (batch, tokens, hidden)."""
+        """Return the hidden states that the language head reads, (batch, tokens, hidden)."""
         return model.base_model(**inputs_of(batch)).last_hidden_state
 
     def score(
         self, model: PreTrainedModel, outputs: torch.Tensor, batch: Batch, generator: torch.Generator
     ) -> torch.Tensor:
-        """Σ log p(token) over predicted positions, each token drawn from its own p."""
+        """Return Σ log p(token) over predicted positions, with each token drawn from its position's p."""
         head = language_head(model)
         rows = outputs[self.predicted(batch)]  # (n, hidden)
         total, slopes = rows.new_zeros(()), []
@@ -43,13 +47,14 @@ class LanguageModel(Head):
                 slopes.append(torch.autograd.grad(score, part)[0])
         if not slopes:
             return total
-        # Linear in the rows, with the score's value and gradient: no logits are kept for a backward pass.
+        # Return a linear function of the rows that has the score's value and gradient, so that no logits are
+        # kept for the backward pass.
         return total + ((rows - rows.detach()) * torch.cat(slopes)).sum()
 
     def divergence(
         self, model: PreTrainedModel, outputs: torch.Tensor, reference: torch.Tensor, batch: Batch
     ) -> Divergence:
-        """KL over the vocabulary, summed over predicted positions."""
+        """Return KL over the vocabulary, summed over predicted positions."""
         head = language_head(model)
         predicted = self.predicted(batch)
         pairs = zip(outputs[predicted].split(ROWS), reference[predicted].split(ROWS), strict=True)
@@ -58,7 +63,7 @@ class LanguageModel(Head):
         )
 
     def predicted(self, batch: Batch) -> torch.Tensor:
-        """Boolean (batch, tokens): positions whose prediction counts."""
+        """Return the positions whose prediction counts; boolean, (batch, tokens)."""
         if self.kind == "masked":
             return batch["labels"] != IGNORED
         mask = batch["attention_mask"].bool()
@@ -68,6 +73,6 @@ class LanguageModel(Head):
 
     def counted_labels(self, batch: Batch) -> int:
         """Return the number of labels over which the model's own loss is a mean."""
-        if self.kind == "causal":  # nothing precedes the first token, so that it is not predicted
+        if self.kind == "causal":  # the first token has no context, so it is not predicted
             batch = {**batch, "labels": batch["labels"][:, 1:]}
         return super().counted_labels(batch)
