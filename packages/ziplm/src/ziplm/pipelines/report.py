@@ -46,6 +46,7 @@ def report_of(
             "name": start.task.metric,
             "dense": start.main_metric(dense_metrics),
             "compressed": start.main_metric(metrics),
+            "greater_is_better": start.task.greater_is_better,
         },
         "metrics": {"dense": dense_metrics, "compressed": metrics},
         "divergence": mean_divergence(from_dense),

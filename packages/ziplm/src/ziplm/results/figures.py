@@ -60,12 +60,13 @@ def read_reports(folder: Path) -> list[dict[str, Any]]:
 
 def metric_figure(axes: "Axes", family: Sequence[dict[str, Any]]) -> None:
     """Draw the metric against the speedup, with the dense model's, 99 % of it, and the best fitting line."""
-    name, dense = family[0]["metric"]["name"], family[0]["metric"]["dense"]
+    metric = family[0]["metric"]
+    name, dense = metric["name"], metric["dense"]
     speedups = [speedup_of(m) for m in family]
     axes.plot(speedups, [m["metric"]["compressed"] for m in family], "o-", label="compressed")
     axes.axhline(dense, color="black", linewidth=1, label="dense")
-    lower_is_better = name == "perplexity"
-    share = dense / RECOVERY if lower_is_better else dense * RECOVERY
+    greater_is_better = metric.get("greater_is_better", name != "perplexity")  # reports of 0.1 lack it
+    share = dense * RECOVERY if greater_is_better else dense / RECOVERY
     axes.axhline(share, color="gray", linewidth=1, linestyle="--", label=f"{RECOVERY:.0%} of it")
     if fit := fit_metric(family):
         ends = [min(speedups), max(speedups)]
