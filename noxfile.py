@@ -61,6 +61,16 @@ def lint(session: nox.Session) -> None:
     session.run("lint-imports")
 
 
+@nox.session
+def workspace(session: nox.Session) -> None:
+    """Create the Hatch environment of the workspace, and import all packages in it."""
+    install(session, "hatch")
+    names = ", ".join(package.replace("-", "_") for package in PACKAGES)
+    own = {"HATCH_DATA_DIR": str(Path(session.create_tmp()).resolve() / "hatch")}  # not the user's environments
+    session.run("hatch", "env", "create", env=own)
+    session.run("hatch", "run", "python", "-c", f"import {names}; print(ziplm.__file__)", env=own)
+
+
 @nox.session(default=False)
 def build(session: nox.Session) -> None:
     """Build wheels and sdists, install them into fresh environments, run the README examples there."""
