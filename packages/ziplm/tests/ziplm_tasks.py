@@ -1,4 +1,4 @@
-"""For every task a tiny model with its head, and a small file."""
+"""A tiny model and a small data file for every task."""
 
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,14 @@ CLASSES = {
 
 
 def model_for(name: str) -> Any:
-    """A tiny model with the head for a task."""
+    """Return a tiny model with the head for a task."""
     labels = len(SPECS[name].labels) or 1 if name in SPECS else 2
     settings = {} if name in ("causal-lm", "masked-lm", "embedding", "squad") else {"num_labels": labels}
     return tiny_model(CLASSES.get(name, "BertForSequenceClassification"), **settings)
 
 
 def file_for(name: str, folder: Path, times: int = 1) -> str:
-    """A file of ten examples, or so many times as many."""
+    """Write a file of `times` times ten examples, or a text of as many words, and return its path."""
     words = WORDS * times
     if name in ("causal-lm", "masked-lm"):
         (folder / "text.txt").write_text(" ".join(words * 5))

@@ -1,4 +1,4 @@
-"""Tiny tokenizers, small files of every task, and a model whose answers are known."""
+"""Tiny tokenizers, writers of small data files, and models whose outputs are known."""
 
 import csv
 import json
@@ -19,7 +19,7 @@ PAD, UNK, CLS, SEP, MASK = range(5)
 
 
 def letter_tokenizer() -> PreTrainedTokenizerFast:
-    """BERT's way of tokenising with letters for wordpieces: a word has as many tokens as letters."""
+    """Return a tokenizer like BERT's whose wordpieces are letters: a word has as many tokens as letters."""
     letters = string.ascii_lowercase
     tokens = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters), ".", ",", "?"]
     tokenizer = Tokenizer(models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]"))
@@ -35,14 +35,14 @@ def letter_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def bare_tokenizer() -> PreTrainedTokenizerFast:
-    """The same letters with no special tokens but the end of text, as GPT2's: no padding, nothing added."""
+    """Return a tokenizer of letters that, like GPT2's, adds no special tokens and has no padding token."""
     tokenizer = Tokenizer.from_str(letter_tokenizer().backend_tokenizer.to_str())
     tokenizer.post_processor = processors.Sequence([])
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="[SEP]", model_max_length=16)
 
 
 def byte_tokenizer(text: str) -> PreTrainedTokenizerFast:
-    """GPT2's way of tokenising, trained on a text."""
+    """Return a byte-level tokenizer like GPT2's, trained on a text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -54,13 +54,13 @@ def byte_tokenizer(text: str) -> PreTrainedTokenizerFast:
 
 
 def letter_rows() -> list[dict[str, Any]]:
-    """Texts of five letters, each a word, with a label that the first of them decides."""
+    """Return 80 texts of five one-letter words, with a label that depends on the first letter."""
     letters = torch.randint(26, (80, 5), generator=torch.Generator().manual_seed(0))
     return [{"text": " ".join(chr(97 + int(n)) for n in row), "label": int(row[0]) % 2} for row in letters]
 
 
 def letter(name: str) -> int:
-    """The id of a letter that begins a word."""
+    """Return the token id of a letter at the beginning of a word."""
     return len(SPECIAL) + string.ascii_lowercase.index(name)
 
 
@@ -83,7 +83,7 @@ class KnownModel(torch.nn.Module):
 
 
 def by_first_letter(letters: str, **config: Any) -> KnownModel:
-    """A classifier that answers with the place of the text's first letter among `letters`."""
+    """Return a classifier that predicts the index of the text's first letter in `letters`."""
 
     def answer(ids: torch.Tensor) -> dict[str, torch.Tensor]:
         classes = torch.tensor([[letter(name) for name in letters]])
@@ -93,7 +93,7 @@ def by_first_letter(letters: str, **config: Any) -> KnownModel:
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> str:
-    """Rows in the format that the file's extension says."""
+    """Write rows in the format of the file's extension, and return the path."""
     names = list(rows[0])
     if path.suffix == ".csv":
         with path.open("w", newline="", encoding="utf-8") as file:
@@ -113,13 +113,13 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> str:
 
 
 def question(text: str, context: str, *answers: str) -> dict[str, Any]:
-    """A question of SQuAD with its answers where they first occur."""
+    """Return a question of SQuAD, with each answer where it first occurs in the context."""
     found = [{"text": answer, "answer_start": context.index(answer)} for answer in answers]
     return {"id": text, "question": text, "context": context, "answers": found}
 
 
 def write_squad(path: Path, questions: list[dict[str, Any]]) -> str:
-    """Questions as SQuAD publishes them, each in a paragraph of its own."""
+    """Write questions in SQuAD's own format, each with its own paragraph, and return the path."""
     paragraphs = [
         {"context": asked["context"], "qas": [{k: asked[k] for k in ("id", "question", "answers")}]}
         for asked in questions

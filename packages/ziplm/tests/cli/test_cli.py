@@ -1,13 +1,13 @@
-"""The command line: what it prints, and how it fails."""
+"""The command line: inspect, benchmark, help pages, and how errors reach the user."""
 
-import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from ziplm import inspect, save, shrink
-from ziplm.cli import main
-from ziplm_models import removed_by, make_traces, tiny_model
+from ziplm.cli import COMMANDS, main
+from ziplm_models import make_traces, removed_by, tiny_model
 
 
 def run(*arguments: str | Path) -> Result:
@@ -23,7 +23,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_inspect_shows_what_is_left(checkpoints: Path) -> None:
+def test_inspect_shows_the_sizes_of_each_layer(checkpoints: Path) -> None:
     result = run("inspect", checkpoints / "small")
     assert result.exit_code == 0, result.output
     rows = [
@@ -31,7 +31,7 @@ def test_inspect_shows_what_is_left(checkpoints: Path) -> None:
     ]
     assert [row[:3] for row in rows] == [
         ["0", "4/4", "22/24"],
-        ["1", "gone", "gone"],
+        ["1", "removed", "removed"],
         ["2", "3/4", "24/24"],
         ["all", "7", "46"],
     ]
@@ -39,7 +39,7 @@ def test_inspect_shows_what_is_left(checkpoints: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["BertModel", "GPT2LMHeadModel"])
-def test_parameters_are_counted(name: str) -> None:
+def test_inspect_counts_the_parameters_of_layers(name: str) -> None:
     model = tiny_model(name)
     dense = inspect(model)
     assert dense.layer_parameters == [dense.dense_layer_parameters] * 3
@@ -65,7 +65,7 @@ def test_benchmark_prints_speedups_and_the_environment(checkpoints: Path) -> Non
     assert "rounds, stopped by" in result.output
 
 
-def test_benchmark_of_a_checkpoint_with_itself(checkpoints: Path) -> None:
+def test_benchmark_compares_a_checkpoint_with_itself(checkpoints: Path) -> None:
     result = run(
         "benchmark",
         checkpoints / "small",
@@ -95,7 +95,7 @@ def test_benchmark_of_a_checkpoint_with_itself(checkpoints: Path) -> None:
         (["benchmark", "{dense}", "{small}", "--device", "abacus"], 2, "'abacus' is no device"),
     ],
 )
-def test_errors_are_one_line_with_a_code(
+def test_an_error_is_one_line_with_an_exit_code(
     arguments: list[str], code: int, message: str, checkpoints: Path
 ) -> None:
     paths = {"dense": checkpoints / "dense", "small": checkpoints / "small"}
@@ -113,19 +113,19 @@ def test_errors_are_one_line_with_a_code(
         (KeyError("surprise"), 70, "Error: KeyError: 'surprise'; set ZIPLM_DEBUG=1"),
     ],
 )
-def test_surprises_are_one_line_too(
+def test_an_unexpected_error_is_one_line_too(
     error: BaseException, code: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(path: str) -> None:
         raise error
 
-    monkeypatch.setattr(sys.modules["ziplm.cli.inspect"], "inspect", fail)
+    monkeypatch.setattr(import_module("ziplm.cli.inspect"), "inspect_checkpoint", fail)
     result = run("inspect", "x")
     assert result.exit_code == code
     assert result.output.strip().splitlines()[-1].startswith(message)
 
 
-@pytest.mark.parametrize("command", ["inspect", "benchmark"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_ends_with_an_example(command: str) -> None:
     result = run(command, "--help")
     assert result.exit_code == 0

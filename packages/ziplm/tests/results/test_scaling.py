@@ -7,7 +7,7 @@ from ziplm.results.scaling import fit_metric
 
 
 def family(points: list[tuple[float, float]]) -> list[dict[str, Any]]:
-    """As metrics.json has it: measured speedups and values of F1."""
+    """Return reports with these measured speedups and values of F1."""
     return [
         {
             "measured": {"speedup": speedup},
@@ -18,8 +18,8 @@ def family(points: list[tuple[float, float]]) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_line_is_found_again() -> None:
-    """The paper's, of BERT-base on SQuAD."""
+def test_points_on_a_line_give_that_line() -> None:
+    """The line is the paper's for BERT-base on SQuAD."""
     fit = fit_metric(family([(x, 90.3 - 0.6 * x) for x in (2.0, 5.0, 10.0, 40.0, 75.0)]))
     assert fit is not None
     assert (fit.intercept, fit.slope) == pytest.approx((90.3, -0.6))
@@ -27,7 +27,7 @@ def test_a_line_is_found_again() -> None:
     assert str(fit).startswith("f1 ≈ 90.3 - 0.6 x speedup (5 targets, ±")
 
 
-def test_it_is_the_best_line() -> None:
+def test_the_fit_has_the_least_squared_distance() -> None:
     points = [(2.0, 80.0), (3.0, 81.0), (4.0, 76.0)]
     fit = fit_metric(family(points))
     assert fit is not None
@@ -42,7 +42,7 @@ def test_it_is_the_best_line() -> None:
         assert best < distance(fit.intercept, fit.slope + change)
 
 
-def test_what_was_not_measured_is_predicted() -> None:
+def test_predicted_speedups_are_used_if_none_was_measured() -> None:
     made = family([(2.0, 3.0), (4.0, 5.0), (6.0, 7.0)])
     for metrics in made:
         metrics["predicted"], metrics["measured"] = metrics["measured"], None
@@ -51,5 +51,5 @@ def test_what_was_not_measured_is_predicted() -> None:
     assert fit.slope == pytest.approx(1.0)
 
 
-def test_two_targets_are_no_line() -> None:
+def test_two_targets_are_too_few_for_a_fit() -> None:
     assert fit_metric(family([(2.0, 3.0), (4.0, 5.0)])) is None

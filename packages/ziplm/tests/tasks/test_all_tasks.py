@@ -1,4 +1,4 @@
-"""Every task, from its name to its metrics; and what happens without a network."""
+"""Every task from its name to its metrics, the settings of tasks, and data from the hub."""
 
 import json
 import math
@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 from ziplm import BadCheckpoint, UsageError, save
-from ziplm.tasks.heads import LABELS, inputs_of
 from ziplm.architectures.network import hub_answers
-from ziplm.tasks import Source, TASKS, Task, make_task
+from ziplm.tasks import TASKS, Source, Task, make_task
 from ziplm.tasks.glue import SPECS
+from ziplm.tasks.heads import LABELS, inputs_of
 from ziplm.tasks.hub import read_hub
 from ziplm_models import tiny_model
 from ziplm_tasks import file_for, model_for
@@ -44,7 +44,7 @@ def test_every_task_from_its_name_to_its_metrics(tmp_path: Path, name: str) -> N
     assert {key for key in batch if key in LABELS} or name == "embedding"
     if name != "embedding":
         assert model(**batch).loss.isfinite()
-    # Padding changes nothing; where outputs are made for tokens, for those that are no padding.
+    # Padding changes no output; outputs at padding itself are not compared.
     alone = task.head.outputs(model, task.collate(splits.train[:1]))[0]
     together = task.head.outputs(model, batch)[0]
     for dimension, size in enumerate(alone.shape):
@@ -70,7 +70,7 @@ def test_every_task_from_its_name_to_its_metrics(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_what_no_file_was_given_for_is_empty(tmp_path: Path, name: str) -> None:
+def test_a_split_without_a_file_is_empty(tmp_path: Path, name: str) -> None:
     model, path = model_for(name), file_for(name, tmp_path)
     only_train = make_task(name).load_splits(model, letter_tokenizer(), Source(train_file=path), 24)
     assert (len(only_train.train) > 0, dict(only_train.evaluation)) == (True, {})
@@ -80,7 +80,7 @@ def test_what_no_file_was_given_for_is_empty(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_files_that_do_not_exist_are_named(tmp_path: Path, name: str) -> None:
+def test_the_error_names_a_file_that_does_not_exist(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match=r"nothing.jsonl does not exist; check the path"):
         make_task(name).load_splits(
             model_for(name), letter_tokenizer(), Source(str(tmp_path / "nothing.jsonl")), 24
@@ -88,7 +88,7 @@ def test_files_that_do_not_exist_are_named(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in TASKS if name != "embedding"])
-def test_models_with_another_head_are_refused(tmp_path: Path, name: str) -> None:
+def test_a_model_with_the_head_of_another_task_is_refused(tmp_path: Path, name: str) -> None:
     save(tiny_model("BertModel"), tmp_path / "model")
     with pytest.raises(UsageError, match=f"is a BertModel, but task {name} needs one that ends with"):
         make_task(name).load_model(str(tmp_path / "model"))
@@ -96,7 +96,7 @@ def test_models_with_another_head_are_refused(tmp_path: Path, name: str) -> None
         make_task(name).load_model(str(tmp_path / "none"))
 
 
-def test_tokenizers_that_lack_or_are_damaged_are_named(tmp_path: Path) -> None:
+def test_a_missing_or_damaged_tokenizer_is_a_bad_checkpoint(tmp_path: Path) -> None:
     save(tiny_model("BertModel"), tmp_path / "model")
     with pytest.raises(BadCheckpoint, match=r"has no tokenizer; save it beside the model"):
         make_task("embedding").load_tokenizer(str(tmp_path / "model"))
@@ -109,12 +109,12 @@ def test_tokenizers_that_lack_or_are_damaged_are_named(tmp_path: Path) -> None:
     ("name", "near"),
     [("sst-2", "sst2"), ("SQuAD", "squad"), ("causal_lm", "causal-lm"), ("maskedlm", "masked-lm")],
 )
-def test_unknown_tasks_are_told_the_near_ones(name: str, near: str) -> None:
+def test_the_error_for_an_unknown_task_suggests_similar_names(name: str, near: str) -> None:
     with pytest.raises(UsageError, match=f"there is no task '{name}'; try .*{near}"):
         make_task(name)
 
 
-def test_unknown_settings_are_told_the_known_ones() -> None:
+def test_the_error_for_an_unknown_setting_lists_the_known_ones() -> None:
     with pytest.raises(UsageError, match="task causal-lm has no setting 'strid'; it has stride, dataset"):
         make_task("causal-lm", strid=3)
     with pytest.raises(UsageError, match="task sst2 has no setting 'x'; it has none"):
@@ -122,21 +122,21 @@ def test_unknown_settings_are_told_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize("value", ["7", 7, 7.0])
-def test_settings_that_are_numbers_may_be_text(value: Any) -> None:
+def test_a_numeric_setting_may_be_given_as_text(value: Any) -> None:
     task: Any = make_task("causal-lm", stride=value, dataset="7")
     assert (task.stride, task.dataset) == (7, "7")
     assert isinstance(task.stride, int)
 
 
 @pytest.mark.parametrize("value", ["seven", "7.5", 7.5, [7]])
-def test_settings_of_another_kind_are_refused(value: Any) -> None:
+def test_a_setting_of_the_wrong_type_is_refused(value: Any) -> None:
     with pytest.raises(UsageError, match=r"the setting stride of task causal-lm is .+; give a whole number"):
         make_task("causal-lm", stride=value)
     with pytest.raises(UsageError, match="the setting share of task masked-lm is 'x'; give a number"):
         make_task("masked-lm", share="x")
 
 
-def test_torch_loads_batches_at_once(tmp_path: Path) -> None:
+def test_a_data_loader_batches_the_examples_of_a_split(tmp_path: Path) -> None:
     task: Task = make_task("sst2")
     splits = task.load_splits(model_for("sst2"), letter_tokenizer(), Source(file_for("sst2", tmp_path)), 24)
     loader: Any = DataLoader(splits.train, batch_size=4, collate_fn=task.collate)  # type: ignore[arg-type]
@@ -148,7 +148,7 @@ def test_torch_loads_batches_at_once(tmp_path: Path) -> None:
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A machine whose network is down, without anybody having said so, and an empty cache."""
+    """Simulate a machine without network or cached data, on which offline mode is not set."""
     monkeypatch.setattr("ziplm.tasks.hub.hub_answers", lambda: False)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path)
@@ -156,23 +156,23 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", [*SPECS, "squad"])
-def test_without_a_network_files_are_asked_for_at_once(
+def test_without_network_and_cache_the_error_asks_for_files(
     offline: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = []
+    offline_modes = []
     original = datasets.load_dataset
 
     def load_dataset(*names: Any, **options: Any) -> Any:
-        told.append(datasets.config.HF_HUB_OFFLINE)  # else it tries again and again
+        offline_modes.append(datasets.config.HF_HUB_OFFLINE)  # must be set, or datasets retries for minutes
         return original(*names, **options)
 
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
     with pytest.raises(UsageError, match=r"there is no network, and .* local cache; give --train-file"):
         make_task(name).load_splits(model_for(name), letter_tokenizer(), Source(), 24)
-    assert (told, datasets.config.HF_HUB_OFFLINE) == ([True], False)
+    assert (offline_modes, datasets.config.HF_HUB_OFFLINE) == ([True], False)
 
 
-def test_without_a_network_the_local_cache_is_used(offline: Path) -> None:
+def test_without_network_the_local_cache_is_used(offline: Path) -> None:
     folder = offline / "nyu-mll___glue" / "sst2" / "0.0.0" / "abc"
     folder.mkdir(parents=True)
     data = datasets.Dataset.from_dict({"sentence": ["b x", "a"], "label": [1, 0], "idx": [0, 1]})
@@ -190,7 +190,7 @@ def test_without_a_network_the_local_cache_is_used(offline: Path) -> None:
     assert [example["labels"] for example in splits.train] == [1, 0]
 
 
-def test_data_that_the_hub_does_not_have_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_a_dataset_that_the_hub_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
     def load_dataset(*_: Any, **__: Any) -> None:
         raise ValueError("Unknown split 'a'\nmore lines")
 
@@ -201,7 +201,7 @@ def test_data_that_the_hub_does_not_have_is_named(monkeypatch: pytest.MonkeyPatc
         read_hub("x:y", "train")
 
 
-def test_a_hub_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_hub_that_does_not_answer_ends_after_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     answered = threading.Event()
 
     class Session:

@@ -1,4 +1,4 @@
-"""The user's own files: columns are found or asked for, labels are checked against the model."""
+"""Classification of the user's own files: finding columns, reading labels, and errors."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ def load(path: str, length: int = 32, config: dict[str, Any] | None = None, **so
 
 @pytest.mark.parametrize("extension", ["csv", "tsv", "json", "jsonl", "parquet"])
 @pytest.mark.parametrize("labels", [(1, 0, 1), ("1", "0", "1"), (1.0, 0.0, 1.0), ("good", "bad", "GOOD")])
-def test_labels_are_numbers_or_the_models_names(
+def test_labels_are_class_numbers_or_the_models_label_names(
     tmp_path: Path, extension: str, labels: tuple[Any, ...]
 ) -> None:
     rows = [
@@ -35,7 +35,7 @@ def test_labels_are_numbers_or_the_models_names(
     }
 
 
-def test_macro_f1_by_hand(tmp_path: Path) -> None:
+def test_accuracy_and_macro_f1_of_known_predictions(tmp_path: Path) -> None:
     rows = [{"text": g, "label": y} for g, y in zip("bbba", (1, 1, 0, 0), strict=True)]
     examples = load(write_rows(tmp_path / "d.csv", rows)).evaluation["validation"]
     found = make_task("classification").evaluate(by_first_letter("ab"), examples)
@@ -52,7 +52,9 @@ def test_macro_f1_by_hand(tmp_path: Path) -> None:
         (["text", "label", "mark"], {"label_column": "mark"}, [2, 6, 3]),
     ],
 )
-def test_columns_are_found_or_named(tmp_path: Path, names: list[str], source: Any, tokens: list[int]) -> None:
+def test_columns_are_found_by_name_or_taken_as_asked(
+    tmp_path: Path, names: list[str], source: Any, tokens: list[int]
+) -> None:
     wanted = source.get("label_column", "label")
     row = {name: 1 if name in (wanted, "class") else "b" for name in names}
     assert load(write_rows(tmp_path / "d.jsonl", [row]), **source).train[0] == {
@@ -95,20 +97,22 @@ def test_columns_are_found_or_named(tmp_path: Path, names: list[str], source: An
         ),
     ],
 )
-def test_bad_rows_are_named(tmp_path: Path, row: dict[str, Any], source: Any, message: str) -> None:
+def test_the_error_for_a_bad_row_names_the_row_and_the_value(
+    tmp_path: Path, row: dict[str, Any], source: Any, message: str
+) -> None:
     path = write_rows(tmp_path / "d.jsonl", [{"text": "b", "label": 1}, row])
     with pytest.raises(UsageError, match=message):
         load(path, **source)
 
 
-def test_lacking_columns_are_named(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_column_lists_those_that_exist(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no column label or .* only text, grade; name the one"):
         load(write_rows(tmp_path / "a.csv", [{"text": "b", "grade": 1}]))
     with pytest.raises(UsageError, match="no column of text, only label, size"):
         load(write_rows(tmp_path / "b.jsonl", [{"label": 1, "size": 2}]))
 
 
-def test_models_and_lengths_must_fit(tmp_path: Path) -> None:
+def test_data_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "a.csv", [{"text": "b", "label": 1}])
     with pytest.raises(UsageError, match="length 65 is not between 3 and the model's 64"):
         load(path, length=65)
@@ -122,7 +126,7 @@ def test_models_and_lengths_must_fit(tmp_path: Path) -> None:
         make_task("classification").load_splits(by_first_letter("ab"), letter_tokenizer(), Source(), 32)
 
 
-def test_long_texts_are_cut_and_examples_are_made_when_asked_for(tmp_path: Path) -> None:
+def test_long_texts_are_cut_and_examples_can_be_sliced(tmp_path: Path) -> None:
     rows = [{"text": "b" * count, "label": 1} for count in (1, 50, 3)]
     train = load(write_rows(tmp_path / "a.csv", rows), length=8).train
     assert [len(example["input_ids"]) for example in train] == [3, 8, 5]

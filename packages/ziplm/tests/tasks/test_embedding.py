@@ -1,4 +1,4 @@
-"""Embeddings: pooling as sentence-transformers saved it, correlation and neighbours by hand."""
+"""Embeddings: pooling saved by sentence-transformers, and metrics against values computed by hand."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ ANGLES = {name: number for number, name in enumerate("abcdefghijklmnopqrstuvwxyz
 
 
 def angle_model(turn: float = 0.1, scramble: int = 1) -> KnownModel:
-    """Every token's state is a direction in the plane, by the text's first letter."""
+    """Return a model whose hidden states are a direction in the plane that the first letter determines."""
 
     def answer(ids: torch.Tensor) -> dict[str, torch.Tensor]:
         angles = ((ids[:, 1:2] - letter("a")) * scramble % 26 * turn).expand(ids.shape)
@@ -29,6 +29,7 @@ def angle_model(turn: float = 0.1, scramble: int = 1) -> KnownModel:
 
 
 def sentence_folder(tmp_path: Path, modes: dict[str, bool], kinds: tuple[str, ...] = ("Normalize",)) -> Path:
+    """Write a model in the format of sentence-transformers, and return its folder."""
     folder = tmp_path / "model"
     save(tiny_model("BertModel"), folder, letter_tokenizer())
     modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}]
@@ -47,7 +48,7 @@ def sentence_folder(tmp_path: Path, modes: dict[str, bool], kinds: tuple[str, ..
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_pooling_and_length_are_read_and_carried_over(tmp_path: Path, pooling: str) -> None:
+def test_pooling_and_length_are_read_and_copied(tmp_path: Path, pooling: str) -> None:
     modes = {"pooling_mode_cls_token": pooling == "cls", "pooling_mode_mean_tokens": pooling == "mean"}
     folder = sentence_folder(tmp_path, modes)
     task: Any = make_task("embedding")
@@ -65,34 +66,34 @@ def test_pooling_and_length_are_read_and_carried_over(tmp_path: Path, pooling: s
     assert (again.head.pooling, again.longest) == (pooling, 5)
 
 
-def test_without_such_a_folder_the_setting_counts_and_heads_are_left_off(tmp_path: Path) -> None:
+def test_a_plain_checkpoint_loads_without_its_head_and_pools_as_the_setting_says(tmp_path: Path) -> None:
     save(tiny_model("BertForMaskedLM"), tmp_path / "model")
     for settings, expected in [({}, "mean"), ({"pooling": "cls"}, "cls")]:
         task: Any = make_task("embedding", **settings)
         assert type(task.load_model(str(tmp_path / "model"))).__name__ == "BertModel"
         assert task.head.pooling == expected
-    assert task.load_model(str(tmp_path / "model")).pooler is not None  # as bare models have one
+    assert task.load_model(str(tmp_path / "model")).pooler is not None  # a bare model has one
     with pytest.raises(UsageError, match="the pooling is 'max'; give mean or cls"):
         make_task("embedding", pooling="max")
 
 
 @pytest.mark.parametrize("source", ["plain", "other pooling"])
-def test_the_result_opens_in_sentence_transformers(tmp_path: Path, source: str) -> None:
-    """With the pooling of the task, whatever the folder of the dense model says."""
+def test_a_shrunk_model_opens_in_sentence_transformers(tmp_path: Path, source: str) -> None:
+    """Its pooling is the task's, whatever the folder of the dense model says."""
     if source == "plain":
         save(tiny_model("BertModel"), tmp_path / "model", letter_tokenizer())
     else:
         sentence_folder(tmp_path, {"pooling_mode_mean_tokens": True})
     task: Any = make_task("embedding", pooling="cls")
     model = task.load_model(str(tmp_path / "model"))
-    adapter = architecture_of(model)
-    modules = adapter.modules(model)
-    weights = [adapter.weight(model, module) for module in modules]
+    architecture = architecture_of(model)
+    branches = architecture.branches(model)
+    weights = [architecture.weight(model, branch) for branch in branches]
     traces = [
-        prune(weight, torch.eye(weight.shape[1]), module.group_size)
-        for weight, module in zip(weights, modules, strict=True)
+        prune(weight, torch.eye(weight.shape[1]), branch.group_size)
+        for weight, branch in zip(weights, branches, strict=True)
     ]
-    small = shrink(model, [module.groups // 2 for module in modules], traces)
+    small = shrink(model, [branch.groups // 2 for branch in branches], traces)
     save(
         small,
         tmp_path / "small",
@@ -108,7 +109,7 @@ def test_the_result_opens_in_sentence_transformers(tmp_path: Path, source: str) 
     assert not torch.allclose(made, mean.embed(small, features), atol=1e-3)  # control
 
 
-def test_other_poolings_and_modules_are_refused(tmp_path: Path) -> None:
+def test_other_poolings_and_other_modules_are_refused(tmp_path: Path) -> None:
     folder = sentence_folder(tmp_path, {"pooling_mode_max_tokens": True})
     with pytest.raises(BadCheckpoint, match="pools by pooling_mode_max_tokens; only mean and cls"):
         make_task("embedding").load_model(str(folder))
@@ -120,7 +121,7 @@ def test_other_poolings_and_modules_are_refused(tmp_path: Path) -> None:
         make_task("embedding").load_model(str(folder))
 
 
-def test_cosines_are_compared_with_scores(tmp_path: Path) -> None:
+def test_pairs_are_judged_by_the_correlation_of_cosines_and_scores(tmp_path: Path) -> None:
     # Angles between the texts of the pairs: 1, 2, 4, 3 steps; scores fall with 1, 2, 3, 4.
     rows = [
         {"sentence1": "a", "sentence2": other, "score": score}
@@ -138,7 +139,7 @@ def test_cosines_are_compared_with_scores(tmp_path: Path) -> None:
     assert found["pearson"] == pytest.approx(float(pearson), rel=1e-5)
 
 
-def test_neighbours_are_compared_with_the_dense_models(tmp_path: Path) -> None:
+def test_single_texts_are_judged_by_the_neighbours_that_the_dense_model_finds(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n".join(ANGLES) + "\n\n")
     task = make_task("embedding")
     source = Source(eval_file=str(tmp_path / "a.txt"))
@@ -152,7 +153,7 @@ def test_neighbours_are_compared_with_the_dense_models(tmp_path: Path) -> None:
     assert task.evaluate(angle_model(scramble=7), features)["neighbour_overlap"] < 0.6
 
 
-def test_nearest_neighbours_by_hand() -> None:
+def test_nearest_neighbours_of_known_angles() -> None:
     angles = torch.tensor([0.0, 0.1, 0.3, 0.7, 1.5])
     found = nearest(torch.stack([angles.cos(), angles.sin()], dim=-1))
     assert [sorted(row) for row in found.tolist()] == [[1, 2], [0, 2], [0, 1], [1, 2], [2, 3]]
@@ -160,7 +161,7 @@ def test_nearest_neighbours_by_hand() -> None:
         nearest(torch.eye(2))
 
 
-def test_bad_data(tmp_path: Path) -> None:
+def test_unusable_data_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n \n")
     for source, message in [
         (Source(str(tmp_path / "a.txt")), "holds no text"),

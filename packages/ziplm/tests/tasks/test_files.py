@@ -1,4 +1,4 @@
-"""Files: all formats say the same; what is wrong is said in one line."""
+"""Data files: all formats give the same table, and errors take one line."""
 
 from pathlib import Path
 
@@ -21,12 +21,12 @@ def test_every_format_gives_the_same_columns(tmp_path: Path, extension: str) -> 
     assert len(table) == 3
 
 
-def test_tab_separated_files_have_no_quoting(tmp_path: Path) -> None:
+def test_quotes_in_a_tab_separated_file_are_text(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text('a\tb\n"x\t1\n y" \t2\n')
     assert read_table(str(tmp_path / "a.tsv")).columns == {"a": ['"x', ' y" '], "b": ["1", "2"]}
 
 
-def test_comma_separated_files_have_it(tmp_path: Path) -> None:
+def test_quotes_in_a_comma_separated_file_enclose_a_value(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('a,b\n"x, ""y""\nz",1\n')
     assert read_table(str(tmp_path / "a.csv")).columns == {"a": ['x, "y"\nz'], "b": ["1"]}
 
@@ -34,17 +34,17 @@ def test_comma_separated_files_have_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ['[{"a": 1}, {"b": 2}]', '{"data": [{"a": 1}, {"b": 2}]}', '{"a": 1}\n{"b": 2}']
 )
-def test_json_is_a_list_or_lines_and_lacking_values_are_none(tmp_path: Path, text: str) -> None:
+def test_json_is_a_list_or_lines_and_missing_values_are_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.json").write_text(text)
     assert read_table(str(tmp_path / "a.json")).columns == {"a": [1, None], "b": [None, 2]}
 
 
-def test_windows_line_ends_and_byte_order_marks_are_no_text(tmp_path: Path) -> None:
+def test_windows_line_ends_and_byte_order_marks_are_removed(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_bytes(b"\xef\xbb\xbfa\tb\r\nx\t1\r\n")
     assert read_table(str(tmp_path / "a.tsv")).columns == {"a": ["x"], "b": ["1"]}
 
 
-def test_broken_rows_are_left_out_only_if_asked(tmp_path: Path) -> None:
+def test_broken_rows_are_skipped_only_on_request(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("a\tb\nx\ny\t2\n")
     assert read_table(str(tmp_path / "a.tsv"), skip_broken=True).columns == {"a": ["y"], "b": ["2"]}
     with pytest.raises(UsageError, match=r"row 1 of .*a.tsv has 1 columns, but there are 2 names \(a, b\)"):
@@ -75,14 +75,14 @@ def test_broken_rows_are_left_out_only_if_asked(tmp_path: Path) -> None:
         ("a.parquet", b"", "is not a parquet file"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_errors_take_one_line(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UsageError, match=message) as caught:
         read_table(str(tmp_path / name))
     assert "\n" not in str(caught.value)
 
 
-def test_files_must_exist_and_be_files(tmp_path: Path) -> None:
+def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist"):
         read_text(tmp_path / "nothing.txt")
     with pytest.raises(UsageError, match="is a folder"):

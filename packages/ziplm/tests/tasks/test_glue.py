@@ -1,4 +1,4 @@
-"""GLUE: files as published, metrics by hand, labels in the model's order, files for the server."""
+"""GLUE: published files, metrics of known predictions, the model's order of labels, prediction files."""
 
 import math
 from pathlib import Path
@@ -13,7 +13,7 @@ from ziplm.tasks.glue import SPECS
 from ziplm_models import tiny_model
 from ziplm_text import KnownModel, bare_tokenizer, by_first_letter, letter, letter_tokenizer, write_rows
 
-# Files as published: train, and test without labels. The texts' first letter is what the model looks at.
+# Training and test files in the published formats. The model of these tests looks at the first letter only.
 PUBLISHED = {
     "cola": ("gj04\t1\t\tb ok.\ngj04\t0\t*\ta bad\n", "index\tsentence\n0\tb x\n1\ta y\n"),
     "sst2": ("sentence\tlabel\nb 's fine \t1\na \" bad \t0\n", "index\tsentence\n0\tb x\n1\ta y\n"),
@@ -49,7 +49,7 @@ def splits_of(task: Any, model: Any, path: Path, **source: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_files_are_read_as_they_are(tmp_path: Path, name: str) -> None:
+def test_published_files_are_read_unchanged(tmp_path: Path, name: str) -> None:
     (tmp_path / "dev.tsv").write_text(PUBLISHED[name][0])
     task, model = make_task(name), by_first_letter(letters_for(name))
     examples = splits_of(task, model, tmp_path / "dev.tsv").evaluation["validation"]
@@ -61,7 +61,7 @@ def test_published_files_are_read_as_they_are(tmp_path: Path, name: str) -> None
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_files_for_the_server_are_as_it_wants_them(tmp_path: Path, name: str) -> None:
+def test_predictions_are_written_in_the_format_of_the_server(tmp_path: Path, name: str) -> None:
     (tmp_path / "test_matched.tsv").write_text(PUBLISHED[name][1])
     (tmp_path / "test_mismatched.tsv").write_text(PUBLISHED[name][1])
     task, model = make_task(name), by_first_letter(letters_for(name))
@@ -76,14 +76,14 @@ def test_files_for_the_server_are_as_it_wants_them(tmp_path: Path, name: str) ->
         assert (tmp_path / file).read_text() == f"index\tprediction\n0\t{names[1]}\n1\t{names[0]}\n"
 
 
-def test_a_test_set_of_other_genres_alone_is_named_so(tmp_path: Path) -> None:
+def test_predictions_for_mismatched_mnli_alone_are_named_mismatched(tmp_path: Path) -> None:
     (tmp_path / "test_mismatched.tsv").write_text(PUBLISHED["mnli"][1])
     source = Source(eval_file=str(tmp_path / "test_mismatched.tsv"))
     task: Any = make_task("mnli")
     assert list(task.load_test(by_first_letter("abc"), letter_tokenizer(), source, 32)) == ["MNLI-mm.tsv"]
 
 
-def test_similarity_is_predicted_between_0_and_5(tmp_path: Path) -> None:
+def test_predicted_similarities_are_clipped_to_0_and_5(tmp_path: Path) -> None:
     def answer(ids: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"logits": (ids[:, 1:2] - letter("c")).float()}  # c is 0, d is 1, …
 
@@ -94,7 +94,7 @@ def test_similarity_is_predicted_between_0_and_5(tmp_path: Path) -> None:
     assert (tmp_path / "STS-B.tsv").read_text() == "index\tprediction\n0\t0.000\n1\t2.000\n2\t5.000\n"
 
 
-def test_correlations_by_hand(tmp_path: Path) -> None:
+def test_correlations_of_known_predictions(tmp_path: Path) -> None:
     def answer(ids: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"logits": (ids[:, 1:2] - letter("a")).float()}
 
@@ -112,8 +112,8 @@ def test_correlations_by_hand(tmp_path: Path) -> None:
     assert found["pearson"] == pytest.approx(5.0 / math.sqrt(5 * 14))
 
 
-def test_f1_and_matthews_by_hand(tmp_path: Path) -> None:
-    # Predicted 1, 1, 1, 0, 0 where 1, 1, 0, 1, 0 is right: TP 2, FP 1, FN 1, TN 1.
+def test_f1_and_matthews_of_known_predictions(tmp_path: Path) -> None:
+    # Predictions 1, 1, 1, 0, 0 for 1, 1, 0, 1, 0: TP 2, FP 1, FN 1, TN 1.
     guesses, labels = "bbbaa", (1, 1, 0, 1, 0)
     rows = [
         {"sentence1": g, "sentence2": "x", "sentence": g, "label": y}
@@ -132,10 +132,10 @@ def test_f1_and_matthews_by_hand(tmp_path: Path) -> None:
         assert next(iter(found)) == task.metric
 
 
-def test_numbers_that_do_not_vary_correlate_with_nothing(tmp_path: Path) -> None:
+def test_the_correlation_of_constant_predictions_is_0(tmp_path: Path) -> None:
     rows = [{"sentence1": text, "sentence2": "x", "score": score} for score, text in enumerate("abc")]
     task = make_task("stsb")
-    for noise in (0.0, 1e-9):  # no more than rounding
+    for noise in (0.0, 1e-9):  # the second is below rounding
 
         def answer(ids: torch.Tensor, noise: float = noise) -> dict[str, torch.Tensor]:
             return {"logits": 3.0 + noise * ids[:, 1:2].double()}
@@ -147,17 +147,17 @@ def test_numbers_that_do_not_vary_correlate_with_nothing(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["cola", "mrpc"])
-def test_a_model_that_always_says_the_same_scores_0(tmp_path: Path, name: str) -> None:
+def test_a_model_that_always_predicts_class_0_scores_0(tmp_path: Path, name: str) -> None:
     rows = [{"sentence1": "a", "sentence2": "x", "sentence": "a", "label": y} for y in (0, 1)]
     task, model = make_task(name), by_first_letter("ab")
     examples = splits_of(task, model, Path(write_rows(tmp_path / "d.jsonl", rows))).evaluation["validation"]
     assert task.evaluate(model, examples)[task.metric] == 0.0
 
 
-def test_labels_follow_the_models_own_order(tmp_path: Path) -> None:
+def test_labels_are_numbered_as_in_the_model(tmp_path: Path) -> None:
     (tmp_path / "dev.tsv").write_text(PUBLISHED["mnli"][0])
     own = {"CONTRADICTION": 0, "ENTAILMENT": 1, "NEUTRAL": 2}
-    task, model = make_task("mnli"), by_first_letter("cab", label2id=own)  # b: the third
+    task, model = make_task("mnli"), by_first_letter("cab", label2id=own)  # b is its third class
     examples = splits_of(task, model, tmp_path / "dev.tsv").evaluation["validation"]
     assert [example["labels"] for example in examples] == [2, 1]
     assert task.evaluate(model, examples) == {"accuracy": 1.0}
@@ -165,7 +165,7 @@ def test_labels_follow_the_models_own_order(tmp_path: Path) -> None:
     assert (tmp_path / "out.tsv").read_text() == "index\tprediction\n0\tneutral\n1\tentailment\n"
 
 
-def test_the_other_genres_of_mnli_are_found_beside(tmp_path: Path) -> None:
+def test_the_mismatched_file_of_mnli_is_found_in_the_same_folder(tmp_path: Path) -> None:
     task, model = make_task("mnli"), by_first_letter("abc")
     (tmp_path / "dev_matched.tsv").write_text(PUBLISHED["mnli"][0])
     assert list(splits_of(task, model, tmp_path / "dev_matched.tsv").evaluation) == ["validation"]
@@ -176,12 +176,12 @@ def test_the_other_genres_of_mnli_are_found_beside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "outputs"), [("sst2", 3), ("mnli", 2), ("stsb", 2)])
-def test_the_head_must_fit(tmp_path: Path, name: str, outputs: int) -> None:
+def test_a_head_with_the_wrong_number_of_outputs_is_refused(tmp_path: Path, name: str, outputs: int) -> None:
     with pytest.raises(UsageError, match=f"the model has {outputs} outputs, but task {name} needs"):
         splits_of(make_task(name), by_first_letter("abc"[:outputs]), tmp_path / "never-read.tsv")
 
 
-def test_hub_data_has_its_own_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mnli_on_the_hub_is_read_by_the_names_of_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def load_dataset(name: str, config: str, split: str) -> datasets.Dataset:
@@ -197,7 +197,7 @@ def test_hub_data_has_its_own_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert splits.train[0]["input_ids"] == splits.evaluation["validation_mismatched"][0]["input_ids"]
 
 
-def test_a_decoder_without_a_padding_token_gets_one(tmp_path: Path) -> None:
+def test_a_decoder_without_a_padding_token_pads_with_the_end_of_text(tmp_path: Path) -> None:
     model, task = tiny_model("GPT2ForSequenceClassification"), make_task("sst2")
     model.config.pad_token_id = None
     save(model, tmp_path / "model", bare_tokenizer())
@@ -211,8 +211,8 @@ def test_a_decoder_without_a_padding_token_gets_one(tmp_path: Path) -> None:
     assert torch.allclose(loaded(**batch).logits, torch.cat(alone), atol=1e-5)
 
 
-def test_a_decoder_classifies_padded_batches(tmp_path: Path) -> None:
-    """Such models look for the padding token to find the last one that counts."""
+def test_a_decoder_classifies_padded_batches_as_single_examples(tmp_path: Path) -> None:
+    """Decoders look for the padding token to find the last token of a text."""
     model = tiny_model("GPT2ForSequenceClassification")
     rows = [{"sentence": text, "label": 0} for text in ("a", "b c d e f", "x y")]
     task = make_task("sst2")

@@ -1,66 +1,33 @@
-"""Outputs without labels: scores are log-probabilities of what was drawn, divergences KL, padding nothing."""
+"""Heads: the scores, outputs and divergences of every kind of output."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import ziplm.tasks.language_model
 from transformers import PreTrainedModel
-from ziplm import UnsupportedModel
 from ziplm.architectures.registry import architecture_of
-from ziplm.tasks.heads import Batch, Classification, Divergence, Embedding, Head, IGNORED, Regression, Spans, TokenClassification, inputs_of, is_clearly_lower, mean_divergence
+from ziplm.tasks.heads import (
+    IGNORED,
+    Batch,
+    Classification,
+    Divergence,
+    Embedding,
+    Head,
+    Spans,
+    TokenClassification,
+    inputs_of,
+    is_clearly_lower,
+    mean_divergence,
+)
 from ziplm.tasks.language_model import LanguageModel
-from ziplm_models import VOCABULARY, tiny_model
-from ziplm_pipeline import hooked, lively_model
-
-CASES: dict[str, tuple[str, Callable[[], Head]]] = {
-    "classes": ("BertForSequenceClassification", Classification),
-    "classes of a decoder": ("GPT2ForSequenceClassification", Classification),
-    "tags": ("BertForTokenClassification", TokenClassification),
-    "tags of a decoder": ("GPT2ForTokenClassification", TokenClassification),
-    "spans": ("BertForQuestionAnswering", Spans),
-    "spans of a decoder": ("GPT2ForQuestionAnswering", Spans),
-    "a number": ("BertForSequenceClassification", Regression),
-    "mean embedding": ("BertModel", Embedding),
-    "first embedding": ("BertModel", lambda: Embedding("cls")),
-    "next tokens": ("GPT2LMHeadModel", LanguageModel),
-    "masked tokens": ("BertForMaskedLM", lambda: LanguageModel("masked")),
-}
-
-
-def padded_batch(head: Head) -> Batch:
-    """Three samples of 7, 5 and 3 tokens; labels where the head looks at them."""
-    ids = torch.randint(5, VOCABULARY, (3, 7), generator=torch.Generator().manual_seed(0))
-    mask = torch.tensor([[1] * 7, [1] * 5 + [0] * 2, [1] * 3 + [0] * 4])
-    batch = {"input_ids": ids * mask, "attention_mask": mask}
-    if isinstance(head, TokenClassification) or (isinstance(head, LanguageModel) and head.kind == "masked"):
-        batch["labels"] = torch.where((mask == 1) & (ids % 2 == 0), 1, IGNORED)
-    return batch
-
-
-def make(case: str) -> tuple[PreTrainedModel, Head, Batch]:
-    name, head_class = CASES[case]
-    settings = {"num_labels": 1 if case == "a number" else 3} if "Classification" in name else {}
-    head = head_class()
-    return lively_model(name, **settings), head, padded_batch(head)
-
-
-def drawn(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def score_and_gradient(
-    model: PreTrainedModel, head: Head, outputs: torch.Tensor, batch: Batch, seed: int = 0
-) -> tuple[torch.Tensor, torch.Tensor]:
-    outputs = outputs.detach().requires_grad_()
-    score = head.score(model, outputs, batch, drawn(seed))
-    return score.detach(), torch.autograd.grad(score, outputs)[0]
+from ziplm_heads import CASES, make_case, padded_batch, score_and_gradient, seeded
+from ziplm_models import tiny_model
 
 
 def test_a_class_is_drawn_from_the_models_own_prediction() -> None:
-    """Mean 0, and the Fisher matrix diag(p) − p pᵀ for a second moment: by enumeration of the classes."""
+    """Gradients have mean 0, and the Fisher matrix diag(p) − p pᵀ as second moment."""
     logits, rows = torch.tensor([1.0, -0.5, 0.2, -2.0]), 40_000
     p = logits.softmax(-1)
     score, gradient = score_and_gradient(
@@ -74,12 +41,12 @@ def test_a_class_is_drawn_from_the_models_own_prediction() -> None:
     torch.testing.assert_close(gradient.mean(0), torch.zeros(4), rtol=0, atol=4 / math.sqrt(rows))
     torch.testing.assert_close(gradient.T @ gradient / rows, fisher, rtol=0, atol=4 / math.sqrt(rows))
     uniform = sum(outcomes[y].outer(outcomes[y]) for y in range(4)) / 4
-    assert (uniform - fisher).abs().max() > 0.1  # control: classes drawn evenly would not pass
+    assert (uniform - fisher).abs().max() > 0.1  # control: classes drawn uniformly would not pass
 
 
 @pytest.mark.parametrize("case", ["tags", "tags of a decoder"])
-def test_each_tag_is_drawn_by_itself_and_only_where_there_is_one(case: str) -> None:
-    model, head, batch = make(case)
+def test_tags_are_drawn_independently_and_only_at_labelled_tokens(case: str) -> None:
+    model, head, batch = make_case(case)
     outputs = head.outputs(model, batch)
     score, gradient = score_and_gradient(model, head, outputs, batch)
     p = outputs.detach().softmax(-1)
@@ -96,8 +63,8 @@ def test_each_tag_is_drawn_by_itself_and_only_where_there_is_one(case: str) -> N
 
 
 @pytest.mark.parametrize("case", ["spans", "spans of a decoder"])
-def test_start_and_end_are_drawn_among_real_tokens(case: str) -> None:
-    model, head, batch = make(case)
+def test_starts_and_ends_are_never_drawn_at_padding(case: str) -> None:
+    model, head, batch = make_case(case)
     outputs = head.outputs(model, batch)  # (batch, 2, tokens)
     made = model(**batch)
     real = batch["attention_mask"] == 1
@@ -118,8 +85,8 @@ def test_start_and_end_are_drawn_among_real_tokens(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", ["a number", "mean embedding", "first embedding"])
-def test_outputs_that_are_no_distribution_are_projected_at_random(case: str) -> None:
-    model, head, batch = make(case)
+def test_numbers_and_embeddings_are_projected_on_random_directions(case: str) -> None:
+    model, head, batch = make_case(case)
     outputs = head.outputs(model, batch)
     directions = []
     for seed in range(200):
@@ -136,7 +103,7 @@ def test_outputs_that_are_no_distribution_are_projected_at_random(case: str) -> 
 
 
 @pytest.mark.parametrize(("pooling", "pooled"), [("mean", True), ("cls", False)])
-def test_embeddings_are_pooled_over_real_tokens(pooling: Any, pooled: bool) -> None:
+def test_embeddings_are_pooled_without_padding(pooling: Any, pooled: bool) -> None:
     model, head, batch = tiny_model("BertModel"), Embedding(pooling), padded_batch(Embedding())
     assert head.pooled is pooled
     for row, embedding in enumerate(head.outputs(model, batch)):
@@ -146,59 +113,8 @@ def test_embeddings_are_pooled_over_real_tokens(pooling: Any, pooled: bool) -> N
         torch.testing.assert_close(embedding, expected / expected.norm(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", ["next tokens", "masked tokens"])
-@pytest.mark.parametrize("rows", [4, 256])
-def test_tokens_are_drawn_at_predicted_positions(
-    case: str, rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With logits of no more than so many rows alive at once."""
-    monkeypatch.setattr(ziplm.tasks.language_model, "ROWS", rows)
-    model, head, batch = make(case)
-    assert isinstance(head, LanguageModel)
-    outputs = head.outputs(model, batch)
-    alive: list[int] = []
-    decoder = architecture_of(model).language_head(model)
-    assert isinstance(decoder, torch.nn.Module)
-    with hooked(decoder, lambda _, given: alive.append(len(given[0])), before=True):
-        score, gradient = score_and_gradient(model, head, outputs, batch)
-    assert max(alive) <= rows
-    assert sum(alive) == head.predicted(batch).sum()
-    predicted = head.predicted(batch)
-    assert not gradient[~predicted].any()
-    language_head = architecture_of(model).language_head(model)
-    total = 0.0
-    for state, found in zip(outputs[predicted].detach(), gradient[predicted], strict=True):
-        possible = torch.autograd.functional.jacobian(lambda x: language_head(x).log_softmax(-1), state)
-        token = (possible - found).abs().amax(-1).argmin()
-        torch.testing.assert_close(found, possible[token], rtol=1e-4, atol=1e-5)
-        total += float(language_head(state).detach().log_softmax(-1)[token])
-    assert float(score) == pytest.approx(total, rel=1e-5)
-
-
-def test_positions_that_are_predicted() -> None:
-    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 1, 1], [1, 0, 0, 0]])
-    causal = [[1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
-    assert LanguageModel("causal").predicted({"attention_mask": mask}).int().tolist() == causal
-    labels = torch.tensor([[IGNORED, 7, 0], [IGNORED, IGNORED, 5]])
-    assert LanguageModel("masked").predicted({"labels": labels}).int().tolist() == [[0, 1, 1], [0, 0, 1]]
-
-
-@pytest.mark.parametrize("case", ["next tokens", "masked tokens"])
-def test_language_outputs_are_what_the_head_makes_logits_of(case: str) -> None:
-    model, head, batch = make(case)
-    logits = architecture_of(model).language_head(model)(head.outputs(model, batch))
-    torch.testing.assert_close(logits, model(**inputs_of(batch)).logits)
-
-
-def test_a_model_without_language_head_is_refused() -> None:
-    model, _, batch = make("mean embedding")
-    head = LanguageModel("causal")
-    with pytest.raises(UnsupportedModel, match="BertModel has no language head"):
-        head.score(model, head.outputs(model, batch), batch, drawn(0))
-
-
 def logits_of(model: PreTrainedModel, head: Head, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
-    """Rows that are distributions, (n, classes), in float64."""
+    """Return the logits of all predictions that count, one in each row, (n, classes), in float64."""
     if isinstance(head, LanguageModel):
         counted = head.predicted(batch)
         return architecture_of(model).language_head(model)(outputs[counted]).double()
@@ -216,12 +132,12 @@ def logits_of(model: PreTrainedModel, head: Head, outputs: torch.Tensor, batch: 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "embedding" not in case and case != "a number"])
 @pytest.mark.parametrize("rows", [4, 256])
-def test_divergence_is_kl_by_definition(case: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_divergence_of_distributions_is_kl(case: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ziplm.tasks.language_model, "ROWS", rows)
-    model, head, batch = make(case)
+    model, head, batch = make_case(case)
     with torch.no_grad():
         reference = head.outputs(model, batch)
-        noise = torch.randn(reference.shape, generator=drawn(1))
+        noise = torch.randn(reference.shape, generator=seeded(1))
         outputs = torch.where(reference > -1e30, reference + 0.3 * noise, reference)
         total, count = head.divergence(model, outputs, reference, batch)
         p = logits_of(model, head, reference, batch).softmax(-1)
@@ -235,11 +151,11 @@ def test_divergence_is_kl_by_definition(case: str, rows: int, monkeypatch: pytes
     assert head.divergence(model, reference, reference, batch).total == pytest.approx(0, abs=1e-6)
 
 
-def test_divergence_of_numbers_and_embeddings() -> None:
-    model, head, batch = make("a number")
+def test_the_divergence_of_numbers_and_embeddings_is_a_distance() -> None:
+    model, head, batch = make_case("a number")
     outputs, reference = torch.tensor([[1.0], [2.0], [0.0]]), torch.tensor([[0.0], [2.0], [-3.0]])
     assert head.divergence(model, outputs, reference, batch) == (5.0, 3)
-    model, head, batch = make("mean embedding")
+    model, head, batch = make_case("mean embedding")
     turned = torch.tensor([[1.0, 0.0], [0.6, 0.8]])
     assert head.divergence(model, turned, torch.tensor([[1.0, 0.0], [1.0, 0.0]]), batch) == (
         pytest.approx(0.4),
@@ -248,11 +164,11 @@ def test_divergence_of_numbers_and_embeddings() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_padding_never_matters(case: str) -> None:
-    model, head, batch = make(case)
+def test_padding_changes_no_output_score_or_divergence(case: str) -> None:
+    model, head, batch = make_case(case)
     padding = batch["attention_mask"] == 0
     changed = {**batch, "input_ids": torch.where(padding, 9, batch["input_ids"])}
-    if "classes of a decoder" in case:  # it finds the last token by looking for the padding's id
+    if "classes of a decoder" in case:  # it finds the last token by the id of the padding
         changed = {**batch, "input_ids": batch["input_ids"].clone()}
     wider = {
         name: torch.nn.functional.pad(value, (0, 2), value=IGNORED if name == "labels" else 0)
@@ -260,37 +176,37 @@ def test_padding_never_matters(case: str) -> None:
     }
     with torch.no_grad():
         reference = head.outputs(model, batch)
-        score = head.score(model, reference, batch, drawn(3))
+        score = head.score(model, reference, batch, seeded(3))
         other = reference.flip(0) if reference.ndim == 2 else reference.clamp(max=0.3)
         total, count = head.divergence(model, other, reference, batch)
         assert total > 0
         again = head.outputs(model, changed)
-        torch.testing.assert_close(head.score(model, again, changed, drawn(3)), score, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(head.score(model, again, changed, seeded(3)), score, rtol=1e-5, atol=1e-5)
         assert head.divergence(model, other, again, changed) == (pytest.approx(total, rel=1e-4), count)
         more = head.outputs(model, wider)
         if reference.ndim == 2:
             torch.testing.assert_close(more, reference, rtol=1e-4, atol=1e-5)
         assert head.divergence(model, more, more, wider).samples == count
         real = {**batch, "input_ids": batch["input_ids"].clone()}
-        real["input_ids"][:, 1] = 9  # control: a real token does matter
+        real["input_ids"][:, 1] = 9  # control: other tokens do matter
         assert head.divergence(model, head.outputs(model, real), reference, batch).total > 1e-4
 
 
-def test_labels_are_never_shown_to_the_model() -> None:
+def test_inputs_contain_no_labels() -> None:
     batch = dict.fromkeys(
         ("input_ids", "attention_mask", "labels", "start_positions", "end_positions"), torch.zeros(1)
     )
     assert list(inputs_of(batch)) == ["input_ids", "attention_mask"]
 
 
-def test_a_difference_is_clear_beyond_two_standard_errors() -> None:
+def test_a_divergence_is_clearly_lower_beyond_two_standard_errors() -> None:
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(100, generator=generator)
     noise = (noise - noise.mean()) / noise.std()
     others = [Divergence(5.0 + n, 8) for n in range(100)]
 
     def shifted(by: float) -> list[Divergence]:
-        """The mean of the changes is `by` times its standard error, which is 0.1."""
+        """Return divergences that differ by `by` times the standard error, 0.1, in the mean."""
         return [
             Divergence(o.total + 0.1 * by + float(n), 8) for o, n in zip(others, noise.tolist(), strict=True)
         ]
@@ -299,5 +215,8 @@ def test_a_difference_is_clear_beyond_two_standard_errors() -> None:
     assert not is_clearly_lower(shifted(-1.9), others)
     assert not is_clearly_lower(shifted(2.1), others)
     assert not is_clearly_lower(others, others)
-    assert not is_clearly_lower(others[:1], others[1:2])  # one says nothing of a spread
+    assert not is_clearly_lower(others[:1], others[1:2])  # a single batch has no standard error
+
+
+def test_the_mean_divergence_weights_batches_by_their_samples() -> None:
     assert mean_divergence([Divergence(3.0, 1), Divergence(1.0, 3)]) == 1.0

@@ -1,4 +1,4 @@
-"""Language models: windows, masks that stay, and perplexity against its definition."""
+"""Language modelling tasks: perplexity against its definition, windows, tokens of long text, and masks."""
 
 import math
 import time
@@ -13,8 +13,8 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from ziplm import UsageError
-from ziplm.tasks.heads import IGNORED
 from ziplm.tasks import Source, make_task
+from ziplm.tasks.heads import IGNORED
 from ziplm.tasks.language import Windows, pieces_of, tokens_of
 from ziplm_models import POSITIONS, VOCABULARY, tiny_model
 from ziplm_text import CLS, MASK, SEP, bare_tokenizer, byte_tokenizer, letter_tokenizer, write_rows
@@ -29,7 +29,7 @@ def write(tmp_path: Path, text: str) -> Source:
 
 
 def direct_perplexity(model: torch.nn.Module, ids: torch.Tensor, length: int, stride: int) -> float:
-    """As transformers documents it, one window at a time; the model computes its own loss."""
+    """Return the perplexity as transformers documents it: window by window, from the model's own loss."""
     total, count, before = 0.0, 0, 0
     for begin in range(0, ids.shape[1], stride):
         end = min(begin + length, ids.shape[1])
@@ -48,7 +48,9 @@ def direct_perplexity(model: torch.nn.Module, ids: torch.Tensor, length: int, st
 
 @pytest.mark.parametrize("stride", [1, 5, 7, 16])
 @pytest.mark.parametrize("letters", [10, 16, 17, 48, 100])
-def test_strided_perplexity_is_the_documented_one(tmp_path: Path, stride: int, letters: int) -> None:
+def test_strided_perplexity_is_as_transformers_documents_it(
+    tmp_path: Path, stride: int, letters: int
+) -> None:
     model = tiny_model("GPT2LMHeadModel")
     task = make_task("causal-lm", stride=stride)
     text = ("abcdefgh ijklm nopq" * 10)[: letters + letters // 10]
@@ -59,7 +61,7 @@ def test_strided_perplexity_is_the_documented_one(tmp_path: Path, stride: int, l
 
 
 @pytest.mark.parametrize("name", ["causal-lm", "masked-lm"])
-def test_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary(tmp_path: Path, name: str) -> None:
+def test_a_model_of_zeros_has_the_size_of_its_vocabulary_as_perplexity(tmp_path: Path, name: str) -> None:
     model = tiny_model("GPT2LMHeadModel" if name == "causal-lm" else "BertForMaskedLM")
     with torch.no_grad():
         for parameter in model.parameters():
@@ -69,7 +71,7 @@ def test_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary(tmp_pat
     assert task.evaluate(model, features)["perplexity"] == pytest.approx(VOCABULARY, rel=1e-5)
 
 
-def test_masked_perplexity_is_that_of_the_models_own_loss(tmp_path: Path) -> None:
+def test_the_masked_loss_is_the_mean_of_the_models_own_loss(tmp_path: Path) -> None:
     model, task = tiny_model("BertForMaskedLM"), make_task("masked-lm")
     features = task.load_splits(model, letter_tokenizer(), write(tmp_path, TEXT), 32).evaluation["validation"]
     losses = torch.cat([model(**task.collate([x])).loss[None] for x in features]).detach()
@@ -79,7 +81,7 @@ def test_masked_perplexity_is_that_of_the_models_own_loss(tmp_path: Path) -> Non
 
 
 @given(tokens=st.integers(2, 60), length=st.integers(2, 20), data=st.data())
-def test_every_token_counts_once(tokens: int, length: int, data: st.DataObject) -> None:
+def test_every_token_counts_in_exactly_one_window(tokens: int, length: int, data: st.DataObject) -> None:
     stride = data.draw(st.integers(1, length))
     windows = Windows(np.arange(tokens), length, stride)
     counted = [label for window in windows for label in window["labels"] if label != IGNORED]
@@ -101,7 +103,7 @@ def test_training_text_is_cut_into_whole_windows(tmp_path: Path) -> None:
 
 
 @given(text=st.text(st.sampled_from("ab \n\t.'1é世"), max_size=80), size=st.integers(1, 20))
-def test_pieces_are_tokenised_as_the_whole(text: str, size: int) -> None:
+def test_the_pieces_of_a_text_have_the_tokens_of_the_whole_text(text: str, size: int) -> None:
     pieces = list(pieces_of(text, size))
     assert "".join(pieces) == text
     for tokenizer in (BYTES, letter_tokenizer()):
@@ -111,13 +113,13 @@ def test_pieces_are_tokenised_as_the_whole(text: str, size: int) -> None:
         ] == whole
 
 
-def test_pieces_cut_anywhere_would_differ() -> None:
+def test_pieces_of_equal_length_would_have_other_tokens() -> None:
     pieces = [TEXT[start : start + 7] for start in range(0, len(TEXT), 7)]
     cut = [token for piece in pieces for token in BYTES(piece)["input_ids"]]
     assert cut != BYTES(TEXT)["input_ids"]
 
 
-def test_long_text_takes_linear_time() -> None:
+def test_tokenising_a_long_text_takes_linear_time() -> None:
     def seconds(text: str) -> float:
         started = time.process_time()
         tokens_of(bare_tokenizer(), text)
@@ -125,10 +127,10 @@ def test_long_text_takes_linear_time() -> None:
 
     seconds(TEXT)
     short = min(seconds(TEXT * 200) for _ in range(3))
-    assert seconds(TEXT * 1600) < 24 * short  # 8 times the text; a square would be 64
+    assert seconds(TEXT * 1600) < 24 * short  # 8 times the text; quadratic time would be 64
 
 
-def test_long_text_is_no_cause_for_warnings(caplog: pytest.LogCaptureFixture) -> None:
+def test_tokenising_a_long_text_gives_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     before = transformers.logging.get_verbosity()  # the command line silences it for the whole process
     transformers.logging.set_verbosity_warning()
     transformers.logging.enable_propagation()
@@ -142,7 +144,7 @@ def test_long_text_is_no_cause_for_warnings(caplog: pytest.LogCaptureFixture) ->
         transformers.logging.set_verbosity(before)
 
 
-def test_rows_of_tables_are_joined(tmp_path: Path) -> None:
+def test_the_rows_of_a_table_are_joined_with_the_separator(tmp_path: Path) -> None:
     path = write_rows(
         tmp_path / "a.jsonl", [{"id": "z", "text": "ab"}, {"id": "z", "text": ""}, {"id": "z", "text": "c"}]
     )
@@ -151,7 +153,9 @@ def test_rows_of_tables_are_joined(tmp_path: Path) -> None:
     assert bare_tokenizer().decode(windows[0]["input_ids"]).replace("##", "") == "a b . . c"
 
 
-def test_data_sets_have_names_and_configurations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_of_the_hub_has_a_name_and_possibly_a_configuration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[Any] = []
 
     def load_dataset(*names: str, split: str) -> datasets.Dataset:
@@ -172,7 +176,7 @@ def test_data_sets_have_names_and_configurations(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("name", ["causal-lm", "masked-lm"])
-def test_text_that_cannot_be_used(tmp_path: Path, name: str) -> None:
+def test_unusable_text_is_refused(tmp_path: Path, name: str) -> None:
     model = tiny_model("GPT2LMHeadModel")
 
     def load(source: Source, length: int = 16, **settings: Any) -> None:
@@ -191,7 +195,7 @@ def test_text_that_cannot_be_used(tmp_path: Path, name: str) -> None:
         load(Source(str(tmp_path / "b.txt")))
 
 
-def test_settings_out_of_range(tmp_path: Path) -> None:
+def test_settings_out_of_range_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="stride 17 is not between 1 and the length 16"):
         make_task("causal-lm", stride=17).load_splits(
             tiny_model("GPT2LMHeadModel"), bare_tokenizer(), write(tmp_path, TEXT), 16
@@ -204,7 +208,7 @@ def test_settings_out_of_range(tmp_path: Path) -> None:
         )
 
 
-def test_masks_stay_the_same_and_follow_the_seed(tmp_path: Path) -> None:
+def test_masks_depend_on_the_seed_and_have_the_shares_of_bert(tmp_path: Path) -> None:
     model, tokenizer, source = tiny_model("BertForMaskedLM"), letter_tokenizer(), write(tmp_path, TEXT * 20)
     splits = [
         make_task("masked-lm", seed=seed).load_splits(model, tokenizer, source, 32) for seed in (0, 0, 1)
@@ -230,7 +234,7 @@ def test_masks_stay_the_same_and_follow_the_seed(tmp_path: Path) -> None:
     assert counts["random"] / total == pytest.approx(0.1, abs=0.05)
 
 
-def test_outputs_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+def test_outputs_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     model, task = tiny_model("GPT2LMHeadModel"), make_task("causal-lm")
     with torch.no_grad():
         model.transformer.ln_f.bias.fill_(torch.nan)

@@ -1,4 +1,4 @@
-"""SQuAD: its scores by its definition, answers across windows, its files."""
+"""SQuAD: the scores of its definition, answers found across windows, and its file formats."""
 
 import json
 from pathlib import Path
@@ -23,12 +23,12 @@ from ziplm_text import KnownModel, letter, letter_tokenizer, question, write_row
         ("cat cat dog", "cat dog dog", 0, 2 / 3),
         ("theatre", "atre", 0, 0),
         ("", "cat", 0, 0),
-        ("the", "a", 1, 0),  # nothing is left of either: the same, but no word in common
+        ("the", "a", 1, 0),  # articles do not count: both are empty, hence equal, but share no word
         ("  white   space ", "white space", 1, 1),
         ("well-known", "well known", 0, 0),
     ],
 )
-def test_scores_by_hand(prediction: str, answer: str, exact: float, overlap: float) -> None:
+def test_scores_of_known_answers(prediction: str, answer: str, exact: float, overlap: float) -> None:
     assert exact_match(prediction, answer) == exact
     assert f1(prediction, answer) == pytest.approx(overlap)
 
@@ -39,7 +39,10 @@ def test_the_best_of_several_answers_counts() -> None:
 
 
 def span_model(start: str, end: str) -> KnownModel:
-    """Start logits 5 at one letter's tokens and end logits 5 at another's; 1 at special tokens, else 0."""
+    """Return a model with start logits of 5 at one letter and end logits of 5 at another.
+
+    The logits are 1 at special tokens, and 0 elsewhere.
+    """
 
     def logits(ids: torch.Tensor, name: str) -> torch.Tensor:
         return 5.0 * (ids == letter(name)) + 1.0 * (ids < 5)
@@ -56,16 +59,16 @@ def evaluate(
     return task.evaluate(model, features, batch_size=2), features
 
 
-def test_answers_are_cut_from_the_context_as_it_is_written(tmp_path: Path) -> None:
+def test_answers_are_copied_from_the_context_with_case_and_spaces(tmp_path: Path) -> None:
     context = "Well,  X big  Y dog."
     found, _ = evaluate(tmp_path, span_model("x", "y"), [question("what?", context, "X big  Y")])
     assert found == {"f1": 1.0, "exact_match": 1.0}
-    # The question holds both letters, too, but an answer lies in the context.
+    # The question contains both letters, too, but answers come from the context.
     found, _ = evaluate(tmp_path, span_model("x", "y"), [question("x y?", context, "X big  Y")])
     assert found == {"f1": 1.0, "exact_match": 1.0}
 
 
-def test_all_windows_of_a_long_context_are_looked_at(tmp_path: Path) -> None:
+def test_an_answer_is_found_in_any_window_of_a_long_context(tmp_path: Path) -> None:
     for place in range(0, 60, 7):
         words = ["b"] * 60
         words[place : place + 2] = ["x", "y"]
@@ -86,7 +89,7 @@ def test_all_windows_of_a_long_context_are_looked_at(tmp_path: Path) -> None:
             )
 
 
-def test_scores_are_means_over_questions_not_windows(tmp_path: Path) -> None:
+def test_scores_are_means_over_questions_and_not_over_windows(tmp_path: Path) -> None:
     long = " ".join(["b"] * 50 + ["x", "y"])
     asked = [question("q?", long, "x y"), question("r?", "x y c", "c"), question("s?", "x y c", "y c", "y")]
     found, features = evaluate(tmp_path, span_model("x", "y"), asked, 24)
@@ -94,8 +97,8 @@ def test_scores_are_means_over_questions_not_windows(tmp_path: Path) -> None:
     assert found == pytest.approx({"f1": (1 + 0 + 2 / 3) / 3, "exact_match": 1 / 3})
 
 
-def test_spans_run_forward_and_are_not_too_long(tmp_path: Path) -> None:
-    # y comes before x, so that no span from x to y exists: the best is y alone or x alone, or a short one.
+def test_spans_do_not_end_before_they_start_and_respect_the_maximum_length(tmp_path: Path) -> None:
+    # One y comes before x, and the other one is further away than the maximum length of 3 tokens.
     _, features = evaluate(tmp_path, span_model("x", "y"), [question("q?", "y b x b b b b y", "b")], 48)
     window, task = features[0], make_task("squad", max_answer=3)
     starts, ends = np.zeros((2, len(window["input_ids"])))
@@ -109,7 +112,7 @@ def test_spans_run_forward_and_are_not_too_long(tmp_path: Path) -> None:
     assert make_task("squad").answer(starts, ends, window) == (7.0, "x b b b b y")
 
 
-def test_logits_that_are_no_numbers_answer_nothing(tmp_path: Path) -> None:
+def test_logits_that_are_not_finite_give_an_empty_answer(tmp_path: Path) -> None:
     def answer(ids: torch.Tensor) -> dict[str, torch.Tensor]:
         return {name: torch.full(ids.shape, torch.nan) for name in ("start_logits", "end_logits")}
 
@@ -117,14 +120,14 @@ def test_logits_that_are_no_numbers_answer_nothing(tmp_path: Path) -> None:
     assert found == {"f1": 0.0, "exact_match": 0.0}
 
 
-def test_long_questions_are_cut(tmp_path: Path) -> None:
+def test_a_long_question_is_cut_to_a_third_of_the_length(tmp_path: Path) -> None:
     _, features = evaluate(tmp_path, span_model("x", "y"), [question("q" * 100, "x y", "x")], 24)
     assert len(features) == 1
     inside_words = letter("q") + 26
-    assert 1 + features[0]["input_ids"].count(inside_words) == 8  # a third of the length
+    assert 1 + features[0]["input_ids"].count(inside_words) == 8  # a third of 24
 
 
-def test_tables_say_the_same_as_published_files(tmp_path: Path) -> None:
+def test_tables_give_the_same_examples_as_published_files(tmp_path: Path) -> None:
     asked = [question("q?", "a x y", "x"), question("r?", "b", "b")]
     _, expected = evaluate(tmp_path, span_model("x", "y"), asked)
     flat = [
@@ -156,13 +159,13 @@ def test_tables_say_the_same_as_published_files(tmp_path: Path) -> None:
         ({"answers": [{"text": "x", "answer_start": 0}]}, "1 of 1 questions .* not at its answer_start"),
     ],
 )
-def test_bad_questions_are_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_the_error_for_a_bad_question_names_it(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     path = write_rows(tmp_path / "a.jsonl", [question("q?", "a x y", "x") | change])
     with pytest.raises(UsageError, match=message):
         make_task("squad").load_splits(span_model("x", "y"), letter_tokenizer(), Source(path), 48)
 
 
-def test_bad_files_and_settings(tmp_path: Path) -> None:
+def test_bad_files_and_settings_are_refused(tmp_path: Path) -> None:
     def load(content: Any, **settings: Any) -> None:
         (tmp_path / "a.json").write_text(json.dumps(content))
         source = Source(str(tmp_path / "a.json"))

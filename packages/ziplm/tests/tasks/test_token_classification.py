@@ -1,4 +1,4 @@
-"""Tags of words: alignment with tokens, entities by hand, bad rows."""
+"""Token classification: tags aligned with tokens, entities, metrics of known predictions, and bad rows."""
 
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 from transformers import GPT2Tokenizer
 from ziplm import UsageError
-from ziplm.tasks.heads import IGNORED
 from ziplm.tasks import Source, make_task
+from ziplm.tasks.heads import IGNORED
 from ziplm.tasks.token_classification import entities
 from ziplm_text import KnownModel, letter, letter_tokenizer, write_rows
 
@@ -21,7 +21,10 @@ CONFIG = {"num_labels": 4, "label2id": {tag: number for number, tag in enumerate
 
 
 def model_by_letter() -> KnownModel:
-    """Tags words that begin with b, c, d as B-PER, I-PER, B-LOC; pieces within words as B-LOC, to mislead."""
+    """Return a model that tags words that begin with b, c or d as B-PER, I-PER or B-LOC.
+
+    It tags all later tokens of a word as B-LOC, which must not count.
+    """
 
     def answer(ids: torch.Tensor) -> dict[str, torch.Tensor]:
         classes = torch.zeros_like(ids)
@@ -46,12 +49,12 @@ def model_by_letter() -> KnownModel:
         ("B-A-B I-A-B", {("A-B", 0, 2)}),
     ],
 )
-def test_entities_by_hand(tags: str, found: set[Any]) -> None:
+def test_entities_of_known_tags(tags: str, found: set[Any]) -> None:
     assert entities(tags.split()) == found
 
 
 @given(st.lists(st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y"]), max_size=12))
-def test_entities_cover_what_is_tagged_once(tags: list[str]) -> None:
+def test_entities_cover_every_tagged_word_exactly_once(tags: list[str]) -> None:
     covered = [place for _, begin, end in entities(tags) for place in range(begin, end)]
     assert sorted(covered) == [place for place, tag in enumerate(tags) if tag != "O"]
 
@@ -59,7 +62,7 @@ def test_entities_cover_what_is_tagged_once(tags: list[str]) -> None:
 @pytest.mark.parametrize("names", [("tokens", "ner_tags"), ("words", "tags")])
 @pytest.mark.parametrize("extension", ["json", "jsonl", "parquet"])
 @pytest.mark.parametrize("named", [True, False])
-def test_tags_stand_at_the_first_token_of_a_word(
+def test_the_first_token_of_a_word_carries_its_tag(
     tmp_path: Path, names: tuple[str, str], extension: str, named: bool
 ) -> None:
     tags: list[Any] = ["B-PER", "I-PER", "O"] if named else [1, 2, 0]
@@ -71,10 +74,13 @@ def test_tags_stand_at_the_first_token_of_a_word(
     assert splits.train[0]["labels"] == [skipped, 1, *[skipped] * 2, 2, *[skipped] * 4, 0, skipped]
 
 
-def test_scores_by_hand(tmp_path: Path) -> None:
+def test_metrics_of_known_predictions(tmp_path: Path) -> None:
     rows = [
-        {"tokens": ["bob", "carl", "a", "delhi"], "tags": ["B-PER", "I-PER", "O", "B-LOC"]},  # all right
-        {"tokens": ["bob", "a", "dune"], "tags": ["B-PER", "I-PER", "O"]},  # one too short, one too many
+        {"tokens": ["bob", "carl", "a", "delhi"], "tags": ["B-PER", "I-PER", "O", "B-LOC"]},  # all found
+        {
+            "tokens": ["bob", "a", "dune"],
+            "tags": ["B-PER", "I-PER", "O"],
+        },  # one entity too short, one too many
         {"tokens": ["a"], "tags": ["O"]},
     ]
     task, model = make_task("token-classification"), model_by_letter()
@@ -85,8 +91,10 @@ def test_scores_by_hand(tmp_path: Path) -> None:
     assert task.evaluate(model, features, batch_size=2) == pytest.approx(expected)
 
 
-def test_numbers_of_a_data_set_with_names_follow_the_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A data set may number its tags in another order than the model."""
+def test_the_tags_of_a_dataset_are_matched_by_name_if_it_has_the_models_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A dataset may number its tags in another order than the model."""
 
     def load_with(names: list[str]) -> list[int]:
         features = datasets.Features(
@@ -106,7 +114,7 @@ def test_numbers_of_a_data_set_with_names_follow_the_names(monkeypatch: pytest.M
     assert load_with(["w", "x", "y", "z"]) == [0, 1, 2, 3]
 
 
-def test_tokenizers_that_keep_spaces_see_one_before_every_word(tmp_path: Path) -> None:
+def test_byte_level_tokenizers_get_a_space_before_every_word(tmp_path: Path) -> None:
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: number for number, token in enumerate([*letters, "Ġb", "<|endoftext|>"])}
     GPT2Tokenizer(vocab=vocabulary, merges=[("Ġ", "b")]).save_pretrained(tmp_path)
@@ -117,7 +125,7 @@ def test_tokenizers_that_keep_spaces_see_one_before_every_word(tmp_path: Path) -
     assert encoded.word_ids(0) == [0, 0, 0, 1]
 
 
-def test_words_beyond_the_length_are_left_out(tmp_path: Path) -> None:
+def test_words_beyond_the_maximum_length_are_dropped(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "a.jsonl", [{"tokens": ["bob", "delhi"], "tags": [1, 3]}])
     splits = make_task("token-classification").load_splits(
         model_by_letter(), letter_tokenizer(), Source(path), 5
@@ -139,7 +147,9 @@ def test_words_beyond_the_length_are_left_out(tmp_path: Path) -> None:
         ({"tokens": ["a"], "t": [0]}, "no column ner_tags or .* only tokens, t; name the one"),
     ],
 )
-def test_bad_rows_are_named(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+def test_the_error_for_a_bad_row_names_the_row_and_the_value(
+    tmp_path: Path, row: dict[str, Any], message: str
+) -> None:
     path = write_rows(tmp_path / "a.jsonl", [row])
     with pytest.raises(UsageError, match=message):
         make_task("token-classification").load_splits(model_by_letter(), letter_tokenizer(), Source(path), 32)
