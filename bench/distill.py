@@ -1,4 +1,7 @@
-"""token_loss and logit_loss against the plain implementations: time and peak memory, forward and backward."""
+"""token-distill: time and peak memory of token_loss and logit_loss, against plain implementations.
+
+Forward and backward passes are measured together.
+"""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -14,16 +17,19 @@ Loss = Callable[[Sequence[Tensor], Sequence[Tensor], Tensor], Tensor]
 
 
 def main() -> None:
-    """Measure both at the shapes of SQuAD with BERT-base, and of a language model's logits."""
+    """Measure token_loss with the shapes of BERT-base on SQuAD, and logit_loss with those of a GPT2."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--tokens", type=int, default=384)
-    parser.add_argument("--hidden", type=int, default=768)
+    parser.add_argument("--batch", type=int, default=16, help="batch size (16)")
+    parser.add_argument("--tokens", type=int, default=384, help="tokens of each example (384)")
+    parser.add_argument("--hidden", type=int, default=768, help="hidden size (768)")
     parser.add_argument(
-        "--states", type=int, default=13, help="hidden states: the embeddings and each layer's"
+        "--states",
+        type=int,
+        default=13,
+        help="hidden states: embeddings and one for each layer (13)",
     )
-    parser.add_argument("--vocabulary", type=int, default=50257)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--vocabulary", type=int, default=50257, help="size of the vocabulary (50257)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of the measurement (5)")
     options = parser.parse_args()
     announce("Distillation losses, forward and backward", "torch", "token-distill")
 
@@ -55,16 +61,17 @@ def main() -> None:
         f"logit_loss: {shape[0]} x {shape[1]} tokens, {shape[2]} classes",
         columns,
         rows,
-        "Memory is the peak above what was there before, with the gradients, which both return, and for\n"
-        "ours also without them. CPU time is the least of all rounds, which alternate.\n"
-        "Goals of token_loss: time at most 1.0, memory at most 0.5, and one hidden state without gradients.",
+        "Memory: the peak above the level before, including the gradients that both return; the last column\n"
+        "is ours without these gradients. Time: the smallest CPU time of all rounds, which alternate.\n"
+        "Goals for token_loss: a time ratio of at most 1.0, a memory ratio of at most 0.5, and without\n"
+        "gradients no more memory than one hidden state takes.",
     )
 
 
 def compare(
     plain: Loss, ours: Loss, student: list[Tensor], teacher: list[Tensor], mask: Tensor, rounds: int
 ) -> list[str]:
-    """Seconds, megabytes and their ratios to those of the plain one, which must give the same gradients."""
+    """Return seconds, megabytes and their ratios to the plain loss, which must give the same gradients."""
     needed = student[1:] or student  # the embeddings of hidden states get no gradient
 
     def run(loss: Loss) -> tuple[Tensor, ...]:
@@ -72,7 +79,7 @@ def compare(
 
     for one, other in zip(run(plain), run(ours), strict=True):
         torch.testing.assert_close(one, other, rtol=0.02, atol=1e-8)
-    # One after the other in each round, so that a change in the machine's load meets both.
+    # Both run in each round, so that a change in the machine's load affects both.
     times = [[cpu_seconds(partial(run, loss), 1) for loss in (ours, plain)] for _ in range(rounds)]
     seconds = [min(column) for column in zip(*times, strict=True)]
     megabytes = [peak_extra_megabytes(partial(run, loss)) for loss in (ours, plain)]
@@ -87,7 +94,7 @@ def compare(
 
 
 def stacked(student: Sequence[Tensor], teacher: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """The token loss as one writes it down: all layers in one tensor."""
+    """Compute the token loss straightforwardly, with all layers in one tensor."""
     difference = torch.stack(list(student[1:])).float() - torch.stack(list(teacher[1:])).float()
     lengths = torch.linalg.vector_norm(difference, dim=-1) * mask  # (layers, batch, tokens)
     per_layer: Tensor = lengths.sum(dim=(1, 2)) / mask.sum()
@@ -95,7 +102,7 @@ def stacked(student: Sequence[Tensor], teacher: Sequence[Tensor], mask: Tensor) 
 
 
 def plain_kl(student: Sequence[Tensor], teacher: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """The loss of a language model's logits as one writes it down."""
+    """Compute the KL divergence of a language model's logits straightforwardly."""
     terms = F.kl_div(
         F.log_softmax(student[0], dim=-1),
         F.log_softmax(teacher[0], dim=-1),
@@ -106,18 +113,18 @@ def plain_kl(student: Sequence[Tensor], teacher: Sequence[Tensor], mask: Tensor)
 
 
 def chunked_kl(student: Sequence[Tensor], teacher: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """The same by token_distill."""
+    """Compute the KL divergence with token_distill."""
     return logit_loss(student[0], teacher[0], mask=mask)
 
 
 def tensors(count: int, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> list[Tensor]:
-    """Random tensors that ask for gradients."""
+    """Return random tensors that require gradients."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(shape, generator=generator).to(dtype).requires_grad_() for _ in range(count)]
 
 
 def padding(batch: int, tokens: int, share: float) -> Tensor:
-    """A mask whose examples end early, some more than others, by this share on average."""
+    """Return a mask for examples of different lengths, of which this share is padding on average."""
     lengths = torch.linspace(1 - 2 * share, 1, batch) if batch > 1 else torch.tensor([1 - share])
     return (torch.arange(tokens) < (lengths * tokens).clamp(min=1)[:, None]).long()
 

@@ -1,50 +1,51 @@
-"""ziplm: the time of text generation, as the latency table predicts it and as it is measured."""
+"""ziplm: predicted and measured time of text generation."""
 
 import argparse
 from collections.abc import Callable
 
 import torch
 import ziplm
-from harness import announce, print_table
+from harness import CLOCK_HELP, announce, print_table
 from obs_structured import prune
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 from ziplm.architectures.base import Branch
+from ziplm.architectures.registry import architecture_of
 from ziplm.options.setting import Setting
 from ziplm.stages.measure import compare_models
 from ziplm.stages.profile import latency_table
 
-SHAPES: dict[str, Callable[[Branch], int]] = {  # groups that a module loses
-    "half of everything": lambda module: module.groups // 2,
-    "half of the modules": lambda module: module.groups if module.layer % 2 else 0,
+SHAPES: dict[str, Callable[[Branch], int]] = {  # groups that a branch loses
+    "half of everything": lambda branch: branch.groups // 2,
+    "half of the branches": lambda branch: branch.groups if branch.layer % 2 else 0,
 }
 
 
 def smaller(model: PreTrainedModel, removed: Callable[[Branch], int]) -> PreTrainedModel:
-    """The model without so many groups of each module, chosen by the size of their weights."""
-    adapter = ziplm.architecture_of(model)
-    modules = adapter.modules(model)
+    """Return the model without the given number of groups of each branch, those with the smallest weights."""
+    architecture = architecture_of(model)
+    branches = architecture.branches(model)
     traces = []
-    for module in modules:
-        weight = adapter.weight(model, module)
-        traces.append(prune(weight, torch.eye(weight.shape[1]), module.group_size, method="magnitude"))
-    return ziplm.shrink(model, [removed(module) for module in modules], traces)
+    for branch in branches:
+        weight = architecture.weight(model, branch)
+        traces.append(prune(weight, torch.eye(weight.shape[1]), branch.group_size, method="magnitude"))
+    return ziplm.shrink(model, [removed(branch) for branch in branches], traces)
 
 
 def sizes(model: PreTrainedModel) -> dict[str, list[int]]:
-    """Groups of all modules by kind, as a table wants them."""
+    """Return the groups of all branches by kind, as a latency table takes them."""
     found: dict[str, list[int]] = {}
-    for module in ziplm.architecture_of(model).modules(model):
-        found.setdefault(module.kind, []).append(module.groups)
+    for branch in architecture_of(model).branches(model):
+        found.setdefault(branch.kind, []).append(branch.groups)
     return found
 
 
 def main() -> None:
-    """Profile a GPT2, shrink it in two ways, generate."""
+    """Profile a GPT2, shrink it in two ways, and time how it generates text."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--clock", choices=["cpu", "wall"], default="cpu", help="cpu for shared machines")
-    parser.add_argument("--seconds", type=float, default=60.0, help="longest time of each measurement")
-    parser.add_argument("--new-tokens", type=int, default=16)
-    parser.add_argument("--prompt-length", type=int, nargs="+", default=[16, 32, 64])
+    parser.add_argument("--clock", choices=["cpu", "wall"], default="cpu", help=CLOCK_HELP)
+    parser.add_argument("--seconds", type=float, default=60.0, help="time limit of each measurement (60)")
+    parser.add_argument("--new-tokens", type=int, default=16, help="tokens to generate (16)")
+    parser.add_argument("--prompt-length", type=int, nargs="+", default=[16, 32, 64], help="prompts")
     options = parser.parse_args()
     announce("ziplm, generation with GPT2 of 12 layers, 768 hidden, random weights", "ziplm", "torch")
     torch.manual_seed(0)

@@ -1,12 +1,12 @@
-"""ziplm, gradual: pruning and fine-tuning in turns, against one-shot pruning and against smaller models.
+"""ziplm, gradual: pruning alternated with fine-tuning, against one-shot pruning and smaller models.
 
     python bench/gradual.py sst2 --data FOLDER      # MiniLM on SST-2, 2x to 6x: against one-shot pruning
-    python bench/gradual.py distill --data FOLDER   # token distillation against none, at 3x, three seeds
+    python bench/gradual.py distill --data FOLDER   # with and without token distillation, at 3x, three seeds
     python bench/gradual.py gpt2 --data FOLDER      # GPT2 on WikiText-2: against fewer layers, at equal speed
-    python bench/gradual.py gpt2 --data FOLDER --report   # only prints what there is
+    python bench/gradual.py gpt2 --data FOLDER --report   # only prints the results so far
 
-The dense models are those of bench/models.py (minilm-sst2, gpt2-wikitext2), and FOLDER is the same. Each
-takes an hour or two on one core, and goes on where it was; what was found is kept under build/gradual.
+The dense models (minilm-sst2, gpt2-wikitext2) and FOLDER are those of bench/models.py. Each experiment takes
+one to two hours on one core, and resumes if interrupted. Results are kept under build/gradual.
 """
 
 import argparse
@@ -17,20 +17,20 @@ import gradual_gpt2
 import gradual_sst2
 from harness import announce
 
-STEPS = {"sst2": 600, "distill": 500, "gpt2": 1200}  # of fine-tuning, to each target
+STEPS = {"sst2": 600, "distill": 500, "gpt2": 1200}  # of fine-tuning, for each target
 SEEDS = {"sst2": [0], "distill": [0, 1, 2]}
 
 
 def main() -> None:
-    """Run what is missing, then report."""
+    """Run what is missing, then print the results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("experiment", choices=list(STEPS))
-    parser.add_argument("--data", type=Path, required=True, help="folder with the published data sets")
-    parser.add_argument("--steps", type=int, help=f"of fine-tuning, to each target; default {STEPS}")
-    parser.add_argument("--seeds", type=int, nargs="+", help=f"of sst2 and distill; default {SEEDS}")
-    parser.add_argument("--report", action="store_true", help="print what there is, run nothing")
+    parser.add_argument("--data", type=Path, required=True, help="folder with the published datasets")
+    parser.add_argument("--steps", type=int, help=f"steps of fine-tuning for each target; default: {STEPS}")
+    parser.add_argument("--seeds", type=int, nargs="+", help=f"seeds of sst2 and distill; default: {SEEDS}")
+    parser.add_argument("--report", action="store_true", help="print the results so far, run nothing")
     options = parser.parse_args()
     announce(f"ziplm, gradual: {options.experiment}", "ziplm", "torch", "transformers")
     steps = options.steps or STEPS[options.experiment]

@@ -1,7 +1,6 @@
-"""Token distillation against none, at 3x, with all of SST-2 and with 1,000 examples of it.
+"""Fine-tuning with and without token distillation, at 3x, with all of SST-2 and with 1,000 examples of it.
 
-The model is pruned once for each amount of data, one-shot; what differs is the loss and the seed of the
-training.
+The model is pruned one-shot, once for each amount of data. Then it is fine-tuned with each loss and seed.
 """
 
 import itertools
@@ -20,9 +19,9 @@ from harness import print_table
 from models import tell, write_lines
 from token_distill import DistillationLoss
 from transformers import PreTrainedModel
+from ziplm.options.training import TrainingOptions
 from ziplm.stages.finetune import finetune
 from ziplm.tasks import Features
-from ziplm.options.training import TrainingOptions
 
 TARGET = 3.0
 FEW = 1000
@@ -35,7 +34,7 @@ LOSSES = {
 
 
 def few_examples() -> Path:
-    """A file with some lines of the training part, always the same."""
+    """Return a file with a fixed sample of the training examples."""
     path = HERE / f"train-{FEW}.tsv"
     if not path.exists():
         header, *lines = TRAIN.read_text(encoding="utf-8").splitlines()
@@ -44,7 +43,7 @@ def few_examples() -> Path:
 
 
 def run(data: Path, steps: int, seeds: list[int]) -> None:
-    """Prune with each amount of data, train with each loss and seed, unless that was done."""
+    """Prune with each amount of data, and train with each loss and seed, unless the result exists."""
     judge = Judge("sst2", MODEL, held_out(data), LENGTH)
     files = {"all": TRAIN, "few": few_examples()}
     pruned = {name: prune(data, name, file) for name, file in files.items()}
@@ -52,20 +51,20 @@ def run(data: Path, steps: int, seeds: list[int]) -> None:
     for name, folder in pruned.items():
         if not (HERE / "rows" / f"{name}.json").exists():
             keep(HERE / "rows" / f"{name}.json", {"data": name, **judge(ziplm.load(folder))})
-    for way, seed, name in itertools.product(LOSSES, seeds, files):
-        path = HERE / "rows" / f"{name}-{way}-{seed}.json"
+    for loss, seed, name in itertools.product(LOSSES, seeds, files):
+        path = HERE / "rows" / f"{name}-{loss}-{seed}.json"
         if not path.exists():
             student = ziplm.load(pruned[name])
-            taken = train(student, judge, features[name], LOSSES[way], steps, seed)
-            keep(path, {"data": name, "loss": way, "seed": seed, "steps": taken, **judge(student)})
+            taken = train(student, judge, features[name], LOSSES[loss], steps, seed)
+            keep(path, {"data": name, "loss": loss, "seed": seed, "steps": taken, **judge(student)})
 
 
 def prune(data: Path, name: str, file: Path) -> Path:
-    """The folder of a model that was pruned with some examples, and not trained."""
-    base = gradual_sst2.config(data, HERE / f"pruned-{name}")
+    """Return the folder of the model that was pruned with these examples and not trained."""
+    base = gradual_sst2.options_of(data, HERE / f"pruned-{name}")
     table = table_file(gradual_sst2.HERE, base)
-    asked = replace(base, speedup=(TARGET,), train_file=str(file), latency_table=str(table))
-    return ziplm.compress(config=asked, progress=True)[0].folder
+    options = replace(base, speedup=(TARGET,), train_file=str(file), latency_table=str(table))
+    return ziplm.compress(options=options, progress=True)[0].folder
 
 
 def train(
@@ -76,7 +75,7 @@ def train(
     steps: int,
     seed: int,
 ) -> int:
-    """Fine-tune a pruned model in place, with the paper's options for GLUE; how many steps were taken."""
+    """Fine-tune a pruned model in place with the paper's options for GLUE; return the number of steps."""
     folder = HERE / "training"
     shutil.rmtree(folder, ignore_errors=True)
     summary = finetune(
@@ -94,7 +93,7 @@ def train(
 
 
 def report() -> None:
-    """Mean and spread over seeds, and what the tokens add, seed by seed."""
+    """Print mean and spread over the seeds, and the gain from token distillation for each seed."""
     rows = rows_in(HERE)
     for split in ("dev", "held-out"):
         lines = []
@@ -105,22 +104,22 @@ def report() -> None:
                 if row["data"] == name and "loss" not in row
             ]
             tokens = _by_seed(rows, name, "tokens and logits", split)
-            for way in LOSSES:
-                found = _by_seed(rows, name, way, split)
+            for loss in LOSSES:
+                found = _by_seed(rows, name, loss, split)
                 if not found:
                     continue
                 spread = f"{statistics.stdev(found.values()):.4f}" if len(found) > 1 else ""
                 gains = [f"{tokens[seed] - value:+.4f}" for seed, value in found.items() if seed in tokens]
-                shown = " ".join(gains) if way != "tokens and logits" else ""
+                shown = " ".join(gains) if loss != "tokens and logits" else ""
                 mean = f"{statistics.mean(found.values()):.4f}"
-                lines.append([f"{name} examples: {way}", mean, spread, shown])
-        columns = ["", "mean", "spread over seeds", "tokens add, each seed"]
+                lines.append([f"{name} examples: {loss}", mean, spread, shown])
+        columns = ["", "mean", "spread over seeds", "gain from tokens, each seed"]
         print_table(f"SST-2 at {TARGET:g}x, accuracy, {split}", columns, lines)
 
 
-def _by_seed(rows: list[dict[str, object]], data: str, way: str, split: str) -> dict[int, float]:
+def _by_seed(rows: list[dict[str, object]], data: str, loss: str, split: str) -> dict[int, float]:
     return {
         int(str(row["seed"])): float(str(row[split]))
         for row in rows
-        if (row["data"], row.get("loss")) == (data, way)
+        if (row["data"], row.get("loss")) == (data, loss)
     }

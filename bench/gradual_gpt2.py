@@ -1,9 +1,10 @@
 """GPT2 on WikiText-2: gradual compression against smaller models of the same speed.
 
-The smaller models have two layers, the dense one six: new ones, trained from scratch, or layers of the
-dense model's own. What they are measured to gain in speed, more than 2x, is the target of the gradual run.
-Each is trained for as many steps as the whole run, the dense model's training included; those that begin with
-layers of the dense model also for the steps after it alone, so that the sum is the same.
+The dense model has six layers, and the smaller ones have two: either new layers, trained from scratch, or two
+of the dense model's. Their measured speedup, which is more than 2x, is the target of the gradual run. Each
+smaller model is trained for as many steps as the gradual run takes, including those of the dense model.
+Models that start from layers of the dense model have its training behind them, so they are also trained for
+only the remaining steps.
 """
 
 import shutil
@@ -18,17 +19,17 @@ from gradual_parts import FOLDER, Judge, compress, keep, rows_in, table_file
 from harness import print_table
 from models import BUILD, CONTEXT, RECIPES, tell
 from transformers import GPT2LMHeadModel, PreTrainedModel
-from ziplm.stages.measure import compare_models
-from ziplm.options.options import Options
 from ziplm.files import read_json, write_json
-from ziplm.stages.finetune import finetune
+from ziplm.options.options import Options
 from ziplm.options.training import TrainingOptions
+from ziplm.stages.finetune import finetune
+from ziplm.stages.measure import compare_models
 
 NAME = "gpt2-wikitext2"
 MODEL = BUILD / "models" / NAME
 LAYERS = 2
-LEARNING_RATE = 3e-3  # after the dense model's training, whose own was 4e-3
-HIGHER = 6e-3  # another one for two layers from scratch, in case they bear more than six
+LEARNING_RATE = 3e-3  # after the training of the dense model, which used 4e-3
+HIGHER = 6e-3  # tried as well for two layers from scratch, which may allow more than six layers
 HERE = FOLDER / "gpt2"
 
 
@@ -41,17 +42,17 @@ class Smaller:
 
     @property
     def name(self) -> str:
-        """Such as ``2 layers kept, 1800 steps at 0.004``, its highest learning rate."""
+        """Return a name such as ``2 layers kept, 1800 steps at 0.004``, with the highest learning rate."""
         origin = "kept" if self.kept else "from scratch"
         return f"{LAYERS} layers {origin}, {self.options.max_steps} steps at {self.options.learning_rate:g}"
 
     def build(self) -> PreTrainedModel:
-        """Before its training."""
+        """Return the untrained model."""
         return with_fewer_layers(self.kept)
 
 
 def with_fewer_layers(kept: bool) -> PreTrainedModel:
-    """A GPT2 with fewer layers than the dense one: new, or evenly chosen out of it with all the rest."""
+    """Return a GPT2 with fewer layers: a new one, or the dense model with evenly chosen layers kept."""
     dense = ziplm.load(MODEL)
     config = type(dense.config)(**{**dense.config.to_dict(), "n_layer": LAYERS})
     torch.manual_seed(0)
@@ -69,8 +70,8 @@ def with_fewer_layers(kept: bool) -> PreTrainedModel:
     return model
 
 
-def config(data: Path, target: float, steps: int) -> Options:
-    """A gradual run; other seeds than the dense model's, so that it sees other text first."""
+def options_of(data: Path, target: float, steps: int) -> Options:
+    """Return the options of the gradual run; its seed, and so its data order, is not the dense model's."""
     recipe = RECIPES[NAME].options
     return Options(
         model=str(MODEL),
@@ -100,7 +101,7 @@ def config(data: Path, target: float, steps: int) -> Options:
 
 
 def smaller_models(after: int) -> Iterator[Smaller]:
-    """All baselines; `after`: steps of the whole gradual run after the dense model's training."""
+    """Yield all baselines; `after` is the number of steps after the training of the dense model."""
     before = int(read_json(MODEL / "metrics.json")["training"]["steps"])
     recipe = replace(RECIPES[NAME].options, max_steps=before + after)
     yield Smaller(False, recipe)
@@ -110,12 +111,12 @@ def smaller_models(after: int) -> Iterator[Smaller]:
 
 
 def run(data: Path, steps: int) -> None:
-    """Make and judge whatever is missing, then measure all models beside each other."""
+    """Make and judge every model that is missing, then measure all models together."""
     files = {"test": data / "wikitext-2" / "test.txt"}
     judge = Judge("causal-lm", MODEL, files, CONTEXT)
     _keep_row("dense", MODEL, judge)
-    asked = config(data, _speed_of_layers(config(data, 2.0, steps)), steps)
-    for member in compress(asked, table_file(HERE, asked)):
+    options = options_of(data, _speedup_of_layers(options_of(data, 2.0, steps)), steps)
+    for member in compress(options, table_file(HERE, options)):
         _keep_row(f"gradual to {member.target}", member.folder, judge)
     features = judge.training(data / "wikitext-2" / "train.txt")
     for smaller in smaller_models(steps):
@@ -127,10 +128,11 @@ def run(data: Path, steps: int) -> None:
             ziplm.save(model, folder, judge.tokenizer)
         shutil.rmtree(training, ignore_errors=True)
         _keep_row(smaller.name, folder, judge)
-    _measure(asked)
+    _measure(options)
 
 
 def _keep_row(name: str, folder: Path, judge: Judge) -> None:
+    """Judge a model and write the row of results, unless the row exists."""
     path = HERE / "rows" / f"{name}.json"
     if path.exists():
         return
@@ -140,33 +142,33 @@ def _keep_row(name: str, folder: Path, judge: Judge) -> None:
     keep(path, {"name": name, "folder": str(folder), "decoder parameters": decoder, **judge(model)})
 
 
-def _speed_of_layers(config: Options) -> float:
-    """How much faster fewer layers are; two digits, since it becomes the name of a target."""
+def _speedup_of_layers(options: Options) -> float:
+    """Measure the speedup of fewer layers, rounded to two digits because it becomes the name of a target."""
     path = HERE / "layers.json"
     if not path.exists():
         models = {"dense": ziplm.load(MODEL), "fewer": with_fewer_layers(kept=True)}
-        found = compare_models(models, config.setting, max_seconds=90)
+        found = compare_models(models, options.setting, max_seconds=90)
         write_json(path, {"speedup": round(found.speedup("fewer").value, 2)})
     speedup = float(read_json(path)["speedup"])
-    print(f"{LAYERS} layers are measured to be {speedup:g}x as fast", flush=True)
+    print(f"measured: {LAYERS} layers are {speedup:g}x as fast", flush=True)
     return speedup
 
 
-def _measure(config: Options) -> None:
-    """All models in the same rounds, again whenever there are more."""
+def _measure(options: Options) -> None:
+    """Measure all models in the same rounds, unless that was done for exactly these models."""
     folders = {row["name"]: row["folder"] for row in rows_in(HERE)}
     names = sorted(folders, key=lambda name: name != "dense")
     path = HERE / "speedups.json"
     if path.exists() and set(read_json(path)) == set(names) - {"dense"}:
         return
     models = {name: ziplm.load(folders[name]) for name in names}
-    found = compare_models(models, config.setting, max_seconds=180)
+    found = compare_models(models, options.setting, max_seconds=180)
     ratios = {name: found.speedup(name) for name in names[1:]}
     write_json(path, {name: [ratio.value, ratio.low, ratio.high] for name, ratio in ratios.items()})
 
 
 def report() -> None:
-    """Perplexity beside speedup, all measured in the same rounds."""
+    """Print perplexity and speedup of all models."""
     speedups = read_json(HERE / "speedups.json") if (HERE / "speedups.json").exists() else {}
     rows = sorted(rows_in(HERE), key=lambda row: (speedups.get(row["name"], [0])[0], row["name"]))
     lines = []

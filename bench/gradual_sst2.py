@@ -1,4 +1,4 @@
-"""MiniLM on SST-2, 2x to 6x: gradual compression against one-shot pruning to the same targets."""
+"""MiniLM on SST-2, 2x to 6x: gradual compression against one-shot compression to the same targets."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +20,12 @@ HERE = FOLDER / "sst2"
 
 
 def held_out(data: Path) -> dict[str, Path]:
-    """What models are judged by."""
+    """Return the files that models are judged on."""
     return {"dev": data / "SST-2" / "dev.tsv", "held-out": BUILD / "data" / "sst2" / "heldout.tsv"}
 
 
-def config(data: Path, output: Path) -> Options:
-    """One-shot, one thread, CPU time."""
+def options_of(data: Path, output: Path) -> Options:
+    """Return the options of a one-shot run with one thread, measured in CPU time."""
     return Options(
         model=str(MODEL),
         task="sst2",
@@ -41,24 +41,24 @@ def config(data: Path, output: Path) -> Options:
 
 
 def run(data: Path, steps: int, seeds: list[int]) -> None:
-    """Make and judge both families with every seed, unless that was done."""
+    """Make and judge both families with every seed, unless the results exist."""
     judge = Judge("sst2", MODEL, held_out(data), LENGTH)
     if not (HERE / "rows" / "dense.json").exists():
         keep(HERE / "rows" / "dense.json", {"method": "dense", **judge(judge.model)})
     for seed in seeds:
-        one_shot = replace(config(data, HERE / f"oneshot-{seed}"), seed=seed)
+        one_shot = replace(options_of(data, HERE / f"oneshot-{seed}"), seed=seed)
         gradual = replace(
             one_shot,
             output=str(HERE / f"gradual-{seed}"),
             mode="gradual",
             steps_per_target=steps,
-            learning_rate=8e-5,  # this and the rest as the paper has it for GLUE
+            learning_rate=8e-5,  # this and the following as in the paper for GLUE
             weight_decay=0.03,
             logit_weight=0.5,
             token_weight=0.5,
         )
-        for method, asked in (("one-shot", one_shot), ("gradual", gradual)):
-            for member in compress(asked, table_file(HERE, asked)):
+        for method, options in (("one-shot", one_shot), ("gradual", gradual)):
+            for member in compress(options, table_file(HERE, options)):
                 target = float(member.metrics["target"]["value"])
                 path = HERE / "rows" / f"{method}-{target:g}x-{seed}.json"
                 if not path.exists():
@@ -67,7 +67,7 @@ def run(data: Path, steps: int, seeds: list[int]) -> None:
 
 
 def report() -> None:
-    """Accuracy and measured speedup of both, target by target, and a picture of it."""
+    """Print accuracy and measured speedup of both families at each target, and draw them."""
     rows = rows_in(HERE)
     for dense in (row for row in rows if row["method"] == "dense"):
         print(f"dense: dev {dense['dev']:.4f}, held-out {dense['held-out']:.4f}")
@@ -85,11 +85,11 @@ def report() -> None:
         print_table(f"SST-2, accuracy, seed {seed}", ["", *(f"{target:g}x" for target in TARGETS)], lines)
         if took := family_text(HERE / f"gradual-{seed}"):
             print(f"gradual: {took}")
-    print(f"picture: {draw(rows, HERE / 'curves.svg')}")
+    print(f"figure: {draw(rows, HERE / 'curves.svg')}")
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> Path:
-    """Accuracy over measured speedup, the dense model's as a line."""
+    """Draw accuracy over measured speedup, with the dense model's accuracy as a line."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
     for axis, split in zip(axes, ("dev", "held-out"), strict=True):
         for row in rows:

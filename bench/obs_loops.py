@@ -1,17 +1,17 @@
-"""What `prune` is compared with: Algorithm 1 as written, and loops over single removals, tuned."""
+"""Baselines for `prune`: Algorithm 1 of the paper as written, and tuned loops over single removals."""
 
 import torch
 
 
 def algorithm_1_steps(weight: torch.Tensor, damped_hessian: torch.Tensor, g: int, steps: int) -> list[int]:
-    """The paper's Algorithm 1, line by line; the first `steps` groups removed."""
+    """Follow the paper's Algorithm 1 line by line; return the first `steps` groups that it removes."""
     W, A = weight.clone(), torch.linalg.inv(damped_hessian)
     groups = weight.shape[1] // g
     removed: list[int] = []
     for _ in range(steps):
         gone = torch.tensor(removed, dtype=torch.int64)
         A_blocks = A.view(groups, g, groups, g).diagonal(dim1=0, dim2=2).permute(2, 0, 1)  # (n, g, g)
-        A_blocks = A_blocks.index_put((gone,), torch.eye(g, dtype=A.dtype))  # zero there, and not invertible
+        A_blocks = A_blocks.index_put((gone,), torch.eye(g, dtype=A.dtype))  # removed: not invertible
         W_blocks = W.view(-1, groups, g).transpose(0, 1)  # (n, r, g)
         scores = (W_blocks @ torch.linalg.inv(A_blocks) * W_blocks).sum((1, 2))
         scores[gone] = torch.inf
@@ -25,10 +25,11 @@ def algorithm_1_steps(weight: torch.Tensor, damped_hessian: torch.Tensor, g: int
 
 
 def tuned_loop(weight: torch.Tensor, damped_hessian: torch.Tensor, shrink: bool = False) -> torch.Tensor:
-    """One column at a time, all in place: rank-1 updates of A and of Wᵀ, whose rows are contiguous.
+    """Remove one column at a time in place, by rank-1 updates of A and of Wᵀ, whose rows are contiguous.
 
-    The scores' parts ‖W_j‖² and A_jj are followed, not recomputed: one product with W in each step, no copy.
-    With `shrink`, the last column left takes the place of the one removed, so that later steps touch less.
+    ‖W_j‖² and A_jj, of which the scores consist, are updated instead of recomputed: this takes one product
+    with W in each step, and no copy. With `shrink`, the last remaining column moves to the place of the
+    removed one, so that later steps work on smaller matrices.
     """
     A = torch.cholesky_inverse(torch.linalg.cholesky(damped_hessian)).mT.contiguous()  # (d, d)
     Wt = weight.mT.contiguous()  # (d, r)
@@ -59,7 +60,7 @@ def tuned_loop(weight: torch.Tensor, damped_hessian: torch.Tensor, shrink: bool 
 
 
 def tuned_groups(weight: torch.Tensor, damped_hessian: torch.Tensor, g: int) -> torch.Tensor:
-    """One group at a time, in place, scores of all groups by one batched solve."""
+    """Remove one group at a time in place, with the scores of all groups from one batched solve."""
     A = torch.cholesky_inverse(torch.linalg.cholesky(damped_hessian))
     Wt = weight.mT.contiguous()
     groups = len(A) // g

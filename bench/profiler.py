@@ -1,8 +1,9 @@
-"""How far can the profiler be trusted on a noisy machine?
+"""latency-profiler: accuracy of its measurements on a noisy machine.
 
-``compare``: is a callable compared with itself found equal, and with 5 % more of the same work 1.05 times
-slower, while another process spins on a core? The baseline times the two one after the other, as is usual.
-``table``: do two independent tables of a BERT-base layer agree?
+``compare``: while another process keeps a core busy, a function is compared with itself, which should give a
+ratio of 1, and with 5 % more of the same work, which should give 1.05. The baseline times the two functions
+one after the other, as is usual.
+``table``: two independent latency tables of a BERT-base layer are compared with each other.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from harness import announce, print_table
+from harness import CLOCK_HELP, announce, print_table
 from latency_profiler import (
     Environment,
     Family,
@@ -33,7 +34,7 @@ from numpy.typing import NDArray
 ClockName = Literal["wall", "cpu"]
 
 BATCH, SEQUENCE, HIDDEN = 8, 128, 768
-# Spins until its parent is gone, however that ended.
+# Keeps a core busy until the parent process has ended for any reason.
 SPIN = """
 import os
 parent = os.getppid()
@@ -49,7 +50,7 @@ SHOWN = [
 
 @contextmanager
 def competing_load() -> Iterator[None]:
-    """One other process that spins on a core."""
+    """Keep a core busy with another process."""
     child = subprocess.Popen([sys.executable, "-c", SPIN])
     try:
         yield
@@ -59,7 +60,7 @@ def competing_load() -> Iterator[None]:
 
 
 def work(amount: int) -> Callable[[], None]:
-    """`amount` products of small matrices."""
+    """Return a function that computes `amount` products of small matrices."""
     matrix = torch.randn(192, 192, generator=torch.Generator().manual_seed(0))
 
     def run() -> None:
@@ -70,7 +71,7 @@ def work(amount: int) -> Callable[[], None]:
 
 
 def one_after_the_other(first: Callable[[], None], second: Callable[[], None], clock: ClockName) -> float:
-    """The baseline: the ratio of the medians of 100 runs of one and then of the other, by the same clock."""
+    """Return the baseline's ratio: medians of 100 runs of the first, then 100 of the second function."""
     now = time.process_time if clock == "cpu" else time.perf_counter
     medians = []
     for function in (first, second):
@@ -84,7 +85,7 @@ def one_after_the_other(first: Callable[[], None], second: Callable[[], None], c
 
 
 def bench_compare(repetitions: int, clock: ClockName) -> None:
-    """Count how often the interval and the point are right."""
+    """Count how often the interval and the point estimate are right."""
     rows = []
     with competing_load():
         for label, amount, true in (("f with f", 20, 1.0), ("f with f + 5 %", 21, 1.05)):
@@ -103,7 +104,7 @@ def bench_compare(repetitions: int, clock: ClockName) -> None:
                 naive.append(one_after_the_other(work(20), work(amount), clock))
                 print(
                     f"{label}, {repetition + 1} of {repetitions}: {ratios[-1]} in {seconds[-1]:.1f} s "
-                    f"({result.stopped}); in turn {naive[-1]:.3f}",
+                    f"({result.stopped}); baseline {naive[-1]:.3f}",
                     flush=True,
                 )
             judged = [(1.0 in ratio) == (true == 1.0) for ratio in ratios]
@@ -123,9 +124,9 @@ def bench_compare(repetitions: int, clock: ClockName) -> None:
             )
     print_table(
         f"compare beside a competing load, {clock} clock",
-        ["", "1.0 judged right", "within 3 %", "both", "points", "in turn: within 3 %", "points", "s each"],
+        ["", "interval right", "within 3 %", "both", "estimates", "baseline in 3 %", "estimates", "s each"],
         rows,
-        "wanted: both right in 18 of 20; in turn: ratio of the medians of 100 runs, one after the other",
+        "goal: both right in 18 of 20; baseline: ratio of the medians of 100 runs, one after the other",
     )
 
 
@@ -164,7 +165,7 @@ def bench_table(clock: ClockName, folder: Path | None) -> None:
         rows.append(
             [f"{kind} {size}", f"{1e3 * a:.2f}", f"{1e3 * b:.2f}", f"{b / a - 1:+.1%}", f"{speedup:.1f}x"]
         )
-    changes = {kind: apart(first[kind], second[kind]) for kind in first}
+    changes = {kind: difference(first[kind], second[kind]) for kind in first}
     every = np.concatenate(list(changes.values()))
     for label, values in {**changes, "all sizes": every}.items():
         rows.append([f"{label}: median, worst", "", "", f"{np.median(values):.1%}, {values.max():.1%}", ""])
@@ -175,37 +176,33 @@ def bench_table(clock: ClockName, folder: Path | None) -> None:
     loads = [table.environment.load_average for table in tables]
     print_table(
         f"BERT-base layer at {BATCH} x {SEQUENCE}, two independent tables, {clock} clock",
-        ["size", "first ms", "second ms", "apart", "speedup"],
+        ["size", "first ms", "second ms", "difference", "speedup"],
         rows,
-        f"wanted: 3 % median, 6 % worst, under 300 s; took {seconds[0]:.0f} and {seconds[1]:.0f} s, "
+        f"goal: 3 % median, 6 % worst, under 300 s; took {seconds[0]:.0f} and {seconds[1]:.0f} s, "
         f"{rounds[0]} and {rounds[1]} rounds;\n"
         f"median spread of samples {spread:.0%}, load average {loads[0]} and {loads[1]}",
     )
 
 
-def apart(first: LatencyCurve, second: LatencyCurve) -> NDArray[np.float64]:
-    """Relative difference at every size."""
+def difference(first: LatencyCurve, second: LatencyCurve) -> NDArray[np.float64]:
+    """Return the relative difference at every size."""
     return np.array([abs(b / a - 1) for a, b in zip(first.seconds, second.seconds, strict=True)])
 
 
 def main() -> None:
-    """Run what was asked for."""
+    """Run the parts named on the command line, or both."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "what", nargs="?", choices=["compare", "table"], help="one of the two (default: both)"
-    )
-    parser.add_argument("--repetitions", type=int, default=20)
-    parser.add_argument(
-        "--clock", choices=["wall", "cpu"], default="cpu", help="default: cpu, for shared machines"
-    )
-    parser.add_argument("--save", type=Path, metavar="FOLDER", help="keep the two tables there")
+    parser.add_argument("part", nargs="?", choices=["compare", "table"], help="part to run (both)")
+    parser.add_argument("--repetitions", type=int, default=20, help="repetitions of compare (20)")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="cpu", help=CLOCK_HELP)
+    parser.add_argument("--save", type=Path, metavar="FOLDER", help="folder to save the two tables in")
     options = parser.parse_args()
     announce("latency-profiler", "torch", "scipy")
-    if options.what in (None, "compare"):
+    if options.part in (None, "compare"):
         bench_compare(options.repetitions, options.clock)
-    if options.what in (None, "table"):
+    if options.part in (None, "table"):
         bench_table(options.clock, options.save)
 
 

@@ -1,4 +1,4 @@
-"""What the runs of bench/runs.py need beside published data: dense models, sentences, a latency table."""
+"""Inputs of bench/runs.py besides the published datasets: dense models, sentences and an excerpt of text."""
 
 import random
 from pathlib import Path
@@ -7,7 +7,7 @@ import ziplm
 from models import BUILD, DIVIDED, RECIPES, language_model, make, pretrained, write_lines
 
 SENTENCES, LINES = 2000, 50
-WORDS = range(8, 41)  # of a sentence
+WORDS = range(8, 41)  # allowed lengths of a sentence
 SPACED = {
     " @-@ ": "-",
     " @,@ ": ",",
@@ -22,13 +22,13 @@ AS_IT_COMES, RANDOM = "minilm", "gpt2-random"
 
 
 def dense_model(name: str, data: Path) -> Path:
-    """The folder of a dense model, and what its recipe holds out of the data; made if they are not there."""
+    """Return the folder of a dense model; make the model and its held-out data if they are missing."""
     folder = BUILD / "models" / name
     if name == AS_IT_COMES:
         return pretrained()
     if name == RANDOM:
         if not (folder / "config.json").exists():
-            # The vocabulary is as large as GPT2's for the time of its head; the tokenizer's is smaller.
+            # The vocabulary is as large as GPT2's, so that the head takes as long as there.
             shape = {"n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257}
             model, tokenizer = language_model(data / "wikitext-2", **shape)
             ziplm.save(model, folder, tokenizer)
@@ -42,14 +42,14 @@ def dense_model(name: str, data: Path) -> Path:
 
 
 def sentences(data: Path) -> Path:
-    """Sentences out of WikiText-2, one a line, evenly from all of it."""
+    """Return a file of sentences drawn from all of WikiText-2, one on each line."""
     path = BUILD / "data" / f"wikitext-{SENTENCES}-sentences.txt"
     if not path.exists():
         lines = (data / "wikitext-2" / "train.txt").read_text(encoding="utf-8").splitlines()
         found = [
             plain(sentence)
             for line in lines
-            if not line.strip().startswith("=")  # no heading
+            if not line.strip().startswith("=")  # skip headings
             for sentence in line.strip().removesuffix(".").split(" . ")
             if len(sentence.split()) in WORDS and "<unk>" not in sentence
         ]
@@ -59,7 +59,7 @@ def sentences(data: Path) -> Path:
 
 
 def excerpt(data: Path) -> Path:
-    """The first pages of WikiText-2's validation text, where the metric does not matter."""
+    """Return the first pages of WikiText-2's validation text, for runs whose metric does not matter."""
     path = BUILD / "data" / f"wikitext-{LINES}-lines.txt"
     if not path.exists():
         lines = (data / "wikitext-2" / "valid.txt").read_text(encoding="utf-8").splitlines()
@@ -68,7 +68,7 @@ def excerpt(data: Path) -> Path:
 
 
 def plain(sentence: str) -> str:
-    """A sentence of WikiText-2 as people write it, about."""
+    """Undo the spacing of WikiText-2 around punctuation, approximately."""
     for spaced, usual in SPACED.items():
         sentence = sentence.replace(spaced, usual)
     return sentence.strip() + "."

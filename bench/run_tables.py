@@ -1,4 +1,4 @@
-"""Tables of the runs of bench/runs.py, in Markdown, from their metrics.json files."""
+"""Markdown tables of the results of bench/runs.py, read from the metrics.json files of its runs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import ziplm
-from oneshot import Judge
-from ziplm.options.options import Options
+from oneshot_judge import Judge
 from ziplm.files import read_json, write_json
-from ziplm.pipeline import Pipeline
-from ziplm.runs.progress import Silent
+from ziplm.options.toml import load_options
+from ziplm.pipelines.loading import load_start
 from ziplm.results.table import sizes_text, speed_text
 from ziplm.runs.folder import Run
 
@@ -18,20 +17,20 @@ SPLIT = "held-out"
 
 
 def members(run: Path) -> list[dict[str, Any]]:
-    """metrics.json of all finished targets of a run, the slowest first."""
+    """Return metrics.json of all finished members of a run, the slowest first."""
     return sorted((read_json(path) for path in run.glob("*/metrics.json")), key=speedup)
 
 
 def speedup(member: dict[str, Any]) -> float:
-    """As measured; as predicted where nothing was measured."""
+    """Return the measured speedup of a member, or the predicted one if nothing was measured."""
     return float((member["measured"] or member["predicted"])["speedup"])
 
 
 def judge_all(folder: Path, file: Path) -> None:
-    """Metric and divergence from the dense model of all finished targets on one file, the same for all.
+    """Judge all finished members on the same file: their metric, and their divergence from the dense model.
 
-    The divergence in metrics.json is that on the run's own judging samples, which are few, and others when
-    the run calibrates on more.
+    The divergence in metrics.json does not allow a comparison between runs: it is computed on the few judging
+    samples of each run, which depend on the number of calibration samples.
     """
     judge = None
     for path in sorted(folder.glob("*/*/metrics.json")):
@@ -39,17 +38,17 @@ def judge_all(folder: Path, file: Path) -> None:
         if not judged.exists():
             if judge is None:
                 run = Run(path.parents[1])
-                judge = Judge(Pipeline(Options.load(run.config_file), run, Silent()), {SPLIT: str(file)})
+                judge = Judge(load_start(load_options(run.options_file), run), {SPLIT: str(file)})
             write_json(judged, judge(ziplm.load(path.parent)))
 
 
 def judged_file(folder: Path, result: Path) -> Path:
-    """Where the judgement of one target is kept."""
+    """Return the file with the judgement of one member."""
     return folder / "judged" / f"{result.parent.name}-{result.name}.json"
 
 
 def judgements(folder: Path, run: str) -> dict[str, dict[str, float]]:
-    """By name of the target: what `judge_all` found, with the short names metric and kl, and the speedup."""
+    """Return speedup, metric, KL and share of parameters left of each judged member, by target."""
     found = {}
     for member in members(folder / run):
         judged = judged_file(folder, folder / run / member["target"]["name"])
@@ -65,7 +64,7 @@ def judgements(folder: Path, run: str) -> dict[str, dict[str, float]]:
 
 
 def print_markdown(head: Sequence[object], rows: Sequence[Sequence[object]]) -> None:
-    """A table to paste into a page."""
+    """Print a table that can be pasted into a page."""
     print()
     for row in (head, ["---"] * len(head), *rows):
         print(f"| {' | '.join(map(str, row))} |")
@@ -73,10 +72,10 @@ def print_markdown(head: Sequence[object], rows: Sequence[Sequence[object]]) -> 
 
 
 def family_table(folder: Path) -> None:
-    """Every metric of the dense model and of each target, and what is left of the layers."""
+    """Print every metric of the dense model and of each member, and what is left of the layers."""
     family = members(folder / "run")
     if not family:
-        print("nothing is finished")
+        print("no member is finished yet")
         return
     rows = []
     for split, dense in family[0]["metrics"]["dense"].items():
@@ -93,20 +92,20 @@ def family_table(folder: Path) -> None:
 
 
 def parameters_left(member: dict[str, Any]) -> float:
-    """The share of the layers' parameters that is left."""
+    """Return the share of the layers' parameters that is left."""
     return float(member["parameters"]["layers"] / member["dense_parameters"]["layers"])
 
 
 def print_seconds(member: dict[str, Any]) -> None:
-    """What the stages of a run took."""
+    """Print the seconds that each stage of a run took."""
     spent = ", ".join(f"{stage} {seconds:.0f}" for stage, seconds in member["seconds"].items())
     print(f"seconds of the whole run: {spent}", flush=True)
 
 
 def sparsity_table(folder: Path) -> None:
-    """Models pruned for a speed, beside what pruning for sparsity has at the same measured speedup.
+    """Compare pruning for speedup with pruning for sparsity at the same measured speedups.
 
-    Between two sparsities, metric and log KL are taken to be linear in the logarithm of the speedup.
+    Between two sparsities, the metric and log KL are interpolated linearly in the logarithm of the speedup.
     """
     by_speed, by_size = judgements(folder, "for-speedup"), judgements(folder, "for-sparsity")
     head = ["target", "speedup", "layers' parameters", "accuracy", "KL to dense"]
@@ -133,7 +132,7 @@ def sparsity_table(folder: Path) -> None:
 
 
 def calibration_table(folder: Path) -> None:
-    """Metric and KL at each target, by how many samples the run was calibrated on."""
+    """Print metric and KL at each target, by number of calibration samples."""
     runs = sorted((path.name for path in folder.glob("*") if path.name.isdigit()), key=int)
     found = {run: judgements(folder, run) for run in runs}
     targets = list(dict.fromkeys(target for family in found.values() for target in family))
@@ -152,11 +151,11 @@ def calibration_table(folder: Path) -> None:
 
 
 def generation_table(folder: Path) -> None:
-    """Measured against asked for, and the shapes, for generation and for throughput."""
+    """Print measured and requested speed, and the sizes of the layers, for generation and for throughput."""
     rows, shapes = [], []
     for path in sorted(folder.glob("*/*/metrics.json")):
-        member, config = read_json(path), Options.load(path.parents[1] / "config.toml")
-        measured, setting = member["measured"], config.setting
+        member, setting = read_json(path), load_options(Run(path.parents[1]).options_file).setting
+        measured = member["measured"]
         tokens = setting.batch_size * (
             setting.new_tokens if setting.regime == "generate" else setting.sequence_length
         )

@@ -1,10 +1,10 @@
-"""ziplm: experiments as commands of its command line. Each is printed, run, and put into a table.
+"""ziplm: experiments with the command line. Commands are printed and run, and their results tabulated.
 
-    python bench/runs.py stsb --data FOLDER            # minutes to hours; goes on where it was
-    python bench/runs.py stsb --data FOLDER --report   # only prints what there is
+    python bench/runs.py stsb --data FOLDER            # takes minutes to hours; resumes if interrupted
+    python bench/runs.py stsb --data FOLDER --report   # only prints the results so far
 
-The dense models are those of bench/models.py, and FOLDER is the same. What was made is kept under build/runs.
-Options that are not known here are handed to `ziplm compress`.
+The dense models and FOLDER are those of bench/models.py. Results are kept under build/runs. Unknown options
+are passed on to `ziplm compress`.
 """
 
 import argparse
@@ -25,25 +25,25 @@ ONE_THREAD = ("--threads", "1", "--clock", "cpu")
 SAMPLES = (4, 32, 128, 512, 2048, 4096)
 SPARSITIES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 SHORT = ("--calibration-samples", "512", "--search-samples", "64", "--evaluations", "40")
-# Random weights: there is nothing to search for, and few samples say as much as many.
-ANY = ("--calibration-samples", "64", "--search-samples", "16", "--evaluations", "10")
+# For random weights, where a few samples and a short search are enough.
+BRIEF = ("--calibration-samples", "64", "--search-samples", "16", "--evaluations", "10")
 LONG = ("--profile-seconds", "240", "--measure-seconds", "90")
 GENERATE = "--regime generate --new-tokens 32 --prompt-length 16 --prompt-length 32 --prompt-length 64"
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A dense model, its data, and what it is compressed to.
+    """A dense model, its data, and the runs that compress it.
 
     Attributes:
-        model: a name of `run_inputs.dense_model`.
-        task: of ziplm.
-        train: the file to calibrate on.
-        validation: the file to evaluate on.
+        model: a name that `run_inputs.dense_model` knows.
+        task: name of the task in ziplm.
+        train: file to calibrate on.
+        validation: file to evaluate on.
         runs: options of `ziplm compress`, by name of the run.
-        table: prints what came of it, given the folder of the experiment.
-        judged: whether finished models are compared with the dense one on all of `validation`.
-        profiled: whether all runs get one latency table, measured before.
+        table: prints the results, given the folder of the experiment.
+        judged: whether members are compared with the dense model on all of `validation`.
+        profiled: whether all runs share one latency table, measured beforehand.
     """
 
     model: str
@@ -57,7 +57,7 @@ class Experiment:
 
 
 def repeated(option: str, values: Sequence[float]) -> tuple[str, ...]:
-    """An option with each of several values."""
+    """Return an option repeated for each of several values."""
     return tuple(word for value in values for word in (option, f"{value:g}"))
 
 
@@ -108,8 +108,8 @@ EXPERIMENTS = {
         WIKITEXT[0],
         "{excerpt}",
         {
-            "generate": ("--speedup", "2", *GENERATE.split(), *ANY, *LONG),
-            "throughput": ("--speedup", "2", "--batch-size", "4", *ANY, *LONG),
+            "generate": ("--speedup", "2", *GENERATE.split(), *BRIEF, *LONG),
+            "throughput": ("--speedup", "2", "--batch-size", "4", *BRIEF, *LONG),
         },
         generation_table,
     ),
@@ -117,7 +117,7 @@ EXPERIMENTS = {
 
 
 def run(name: str, data: Path, more: Sequence[str]) -> None:
-    """Make what the experiment needs, and call ziplm for each of its runs."""
+    """Prepare the inputs of an experiment, and call ziplm for each of its runs."""
     experiment, folder = EXPERIMENTS[name], BUILD / "runs" / name
     model = here(dense_model(experiment.model, data))
     places = {"data": here(data), "build": here(BUILD)}
@@ -149,26 +149,26 @@ def run(name: str, data: Path, more: Sequence[str]) -> None:
 
 
 def ziplm(*arguments: str) -> None:
-    """Print a command, and run it on one thread."""
+    """Print a ziplm command, and run it with one thread."""
     print(f"\n$ OMP_NUM_THREADS=1 {shlex.join(['ziplm', *arguments])}\n", flush=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-m", "ziplm", *arguments], env=environment, check=True)
 
 
 def here(path: Path) -> str:
-    """A path as a user in the present folder would write it."""
+    """Return a path as a user in the current folder would write it."""
     path = path.absolute()
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def main() -> None:
-    """Run what is missing, then print the table."""
+    """Run what is missing, then print the results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("experiment", choices=EXPERIMENTS)
-    parser.add_argument("--data", type=Path, required=True, help="folder with the published data sets")
-    parser.add_argument("--report", action="store_true", help="print what there is, run nothing")
+    parser.add_argument("--data", type=Path, required=True, help="folder with the published datasets")
+    parser.add_argument("--report", action="store_true", help="print the results so far, run nothing")
     options, more = parser.parse_known_args()
     announce(f"ziplm compress: {options.experiment}", "ziplm", "torch", "transformers")
     if not options.report:
@@ -179,5 +179,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except subprocess.CalledProcessError as error:  # ziplm has said what is wrong
+    except subprocess.CalledProcessError as error:  # ziplm has printed the error
         sys.exit(error.returncode)

@@ -1,9 +1,9 @@
-"""Speed and quality of spdy-search: solvers against a bucketed dynamic program, search against the paper's.
+"""spdy-search: its solvers against a bucketed dynamic program, and its search against the paper's.
 
 python bench/spdy.py            # all tables
 python bench/spdy.py solve      # the solvers only
 python bench/spdy.py search --seeds 5 --first 100
-python bench/spdy.py methods    # the other methods
+python bench/spdy.py methods    # the other search methods
 """
 
 import argparse
@@ -20,14 +20,15 @@ from spdy_search import Problem, search, solve, solve_batch
 
 BUCKETS = 10_000
 BATCH = 64
-FIXED = 0.03  # of the dense time lies outside all modules
+FIXED = 0.03  # share of the dense time outside all modules
 
 
 def latency_problem(modules: int, speedup: float, seed: int) -> Problem:
-    """Attention (12 heads to none) and FFN (44 widths) modules in turn, as in a latency table of BERT-base.
+    """Return a problem as from a latency table of BERT-base, with attention and FFN modules alternating.
 
-    Priors rise with what is removed, along a curve of their own for each module and with 2 % of noise;
-    removing a whole module costs a jump on top. Sensitivities are spread over two orders of magnitude.
+    Attention has 0 to 12 heads, the FFN 44 widths. A module's prior rises with the share removed, along a
+    curve with a random bend and 2 % of noise, and jumps when the whole module is removed. Sensitivities are
+    spread over two orders of magnitude.
     """
     rng = np.random.default_rng(seed)
     heads = np.arange(12, -1, -1)
@@ -49,7 +50,7 @@ def latency_problem(modules: int, speedup: float, seed: int) -> Problem:
 
 
 def bucket_program(problem: Problem, weights: NDArray[np.float64]) -> list[int]:
-    """The usual way: times rounded up to 10,000 buckets, best total prior for every number of buckets."""
+    """Solve by the usual dynamic program: times are rounded up to 10,000 buckets."""
     (rows,), (budget,) = problem.costs.values(), problem.budgets.values()
     best = np.zeros(BUCKETS + 1)
     trail = []
@@ -73,7 +74,7 @@ def bucket_program(problem: Problem, weights: NDArray[np.float64]) -> list[int]:
 
 
 def bench_solve(seeds: int) -> None:
-    """CPU time and quality of `solve` and `solve_batch`."""
+    """Measure CPU time and quality of `solve` and `solve_batch`."""
     rows = []
     for modules in (24, 48, 64, 160):
         for speedup in (2, 8):
@@ -96,20 +97,20 @@ def bench_solve(seeds: int) -> None:
                 ]
             )
     print_table(
-        f"One problem, CPU time; medians over {seeds} problems",
+        f"CPU time for one problem, medians of {seeds} problems",
         ["", "DP ms", "solve ms", "ratio", "batch µs", "ratio", "batch gap %", "DP gap %"],
         rows,
         note=f"DP: {BUCKETS:,} buckets, rounded up. batch: solve_batch of {BATCH}, per problem. "
-        "gap: total prior above solve's, mean / worst.",
+        "gap: excess of the total prior over that of solve, mean / worst.",
     )
 
 
 def solve_figures(
     problem: Problem, seed: int
 ) -> tuple[float, float, float, NDArray[np.float64], NDArray[np.float64]]:
-    """Seconds per problem of the DP, solve and solve_batch; relative excess of the DP and of the batch."""
+    """Return seconds per problem of the DP, solve and solve_batch, and the gaps of the DP and the batch."""
     weights = np.random.default_rng([seed, 1]).random((BATCH, problem.modules))
-    solve_batch(problem, weights)  # tables that depend on the problem alone are made once
+    solve_batch(problem, weights)  # computes tables that depend only on the problem
     few = weights[:4]
     base = cpu_seconds(lambda: bucket_program(problem, few[0]), repeats=5)
     one = cpu_seconds(lambda: [solve(problem, row) for row in few], repeats=5) / len(few)
@@ -121,12 +122,12 @@ def solve_figures(
 
 
 def hidden_loss(problem: Problem, seed: int, kind: str) -> Callable[[NDArray[np.int64]], float]:
-    """A loss whose truth differs from the prior.
+    """Return a loss that differs from the sum of the priors in a way that the search does not know.
 
-    "faithful": only by 15 % of noise per module, 5 % per level, and weak interactions of random pairs. All
-    other kinds have hidden log-normal sensitivities, which spread over a factor of 7 (two thirds of them).
-    "pairs" adds interactions of random pairs of modules, "curved" also raises each module's prior to a hidden
-    power, "saturating" also takes a logarithm.
+    The kind "faithful" differs only by 15 % of noise per module, 5 % per level, and weak interactions of
+    random pairs. All others have hidden log-normal sensitivities, two thirds of which lie within a factor of
+    7. "pairs" adds interactions of random pairs of modules; "curved" also raises each module's prior to a
+    hidden power; "saturating" also takes a logarithm.
     """
     rng = np.random.default_rng([seed, 2])
     modules = problem.modules
@@ -158,7 +159,7 @@ CHECKPOINTS = (1, 25, 50, 100)
 
 
 def bench_search(seeds: range) -> None:
-    """What the default method reaches on its way to 100 evaluations, relative to the paper's with 1000."""
+    """Compare the default method with up to 100 evaluations to the paper's method with 1000."""
     rows = []
     for (modules, speedup), kind in itertools.product(SIZES, KINDS):
         ratios = []
@@ -180,16 +181,16 @@ def bench_search(seeds: range) -> None:
         )
         print(" ".join(rows[-1]), f"({time.process_time() - began:.0f} s)", flush=True)
     print_table(
-        f"direct relative to ziplm with 1000 evaluations, seeds {seeds[0]} to {seeds[-1]}; below 1 is better",
+        f"loss of direct / ziplm with 1000 evaluations, seeds {seeds[0]} to {seeds[-1]}; below 1 is better",
         ["modules, target, loss", *(f"after {n}" for n in CHECKPOINTS), "median", "worst", "above 1"],
         rows,
-        note="after n: mean over the seeds of the best of n evaluations; the first is the prior's solution. "
-        f"The last three are of single searches with {CHECKPOINTS[-1]}.",
+        note="after n: best of n evaluations, mean over the seeds; the first is the prior's solution. "
+        f"The last three columns: single searches with {CHECKPOINTS[-1]}.",
     )
 
 
 def bench_methods(seeds: range) -> None:
-    """Losses that the methods reach, relative to the paper's with 1000 evaluations."""
+    """Compare the losses of the other methods to the paper's method with 1000 evaluations."""
     contenders: dict[str, dict[str, object]] = {
         "direct 300": {"evaluations": 300},
         "ziplm 3000": {"method": "ziplm", "evaluations": 3000},
@@ -206,30 +207,30 @@ def bench_methods(seeds: range) -> None:
         means = [f"{statistics.mean(values):.3f}" for values in ratios.values()]
         rows.append([f"{modules}, {speedup}x, {kind}", *means])
     print_table(
-        f"Relative to ziplm with 1000 evaluations, means of seeds {seeds[0]} to {seeds[-1]}",
+        f"loss / loss of ziplm with 1000 evaluations, means of seeds {seeds[0]} to {seeds[-1]}",
         ["modules, target, loss", *contenders],
         rows,
-        note="The number behind a method is how many evaluations it was allowed.",
+        note="The number after a method is its limit of evaluations.",
     )
 
 
 def reference(
     modules: int, speedup: float, kind: str, seed: int
 ) -> tuple[Problem, Callable[[NDArray[np.int64]], float], float]:
-    """A problem, its true loss, and what the paper's method reaches with 1000 evaluations."""
+    """Return a problem, its true loss, and the loss of the paper's method after 1000 evaluations."""
     problem = latency_problem(modules, speedup, seed)
     loss = hidden_loss(problem, seed, kind)
     return problem, loss, search(problem, loss, evaluations=1000, method="ziplm", seed=seed).loss
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the part named on the command line, or all."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", nargs="?", choices=["solve", "search", "methods"], help="one table only")
+    parser.add_argument("part", nargs="?", choices=["solve", "search", "methods"], help="a single table")
     parser.add_argument("--seeds", type=int, default=3, help="random problems per row (3)")
-    parser.add_argument("--first", type=int, default=0, help="the first seed of the searches (0)")
+    parser.add_argument("--first", type=int, default=0, help="first seed of the searches (0)")
     arguments = parser.parse_args()
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     announce("spdy-search", "spdy-search", "numpy", "scipy")

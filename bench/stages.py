@@ -1,12 +1,12 @@
-"""ziplm: what each stage of a compression takes, in seconds and in memory, for the usual shapes.
+"""ziplm: seconds and memory of each stage of a compression, for the shapes of BERT and GPT2.
 
     python bench/stages.py                       # all shapes, one after the other, each in its own process
-    python bench/stages.py --shapes bert-base    # only these
+    python bench/stages.py --shapes bert-base    # only this shape
 
-Weights and data are random and few: seconds of calibration, search and refit grow with the samples, those of
-pruning and the memory of all stages hardly do. Memory is the kernel's high-water mark of the process in each
-stage, less what it has before the model is loaded. It should stay below three times the model and the largest
-Hessian with its inverse.
+Weights are random, and samples are few. The seconds of calibration, search and refit grow with the number of
+samples; those of pruning, and the memory of all stages, hardly depend on it. Memory is the kernel's
+high-water mark of the process during each stage, minus its memory before the model is loaded. The limit is
+three times the size of the model, plus the largest Hessian and its inverse.
 """
 
 import argparse
@@ -42,7 +42,7 @@ SHAPES: dict[str, Any] = {
     "bert-large": BertConfig(**LARGE),  # type: ignore[arg-type]
     "gpt2-medium": GPT2Config(n_layer=24, n_embd=1024, n_head=16),
 }
-STAGES = {  # of the pipeline's own names, by what the table calls them
+STAGES = {  # descriptions in the pipeline, by heading in the table
     "gradients": "calibrate: gradients",
     "inputs": "calibrate: inputs",
     "prune": "prune",
@@ -68,7 +68,7 @@ FEW: dict[str, Any] = {
 
 
 class Watch:
-    """A reporter that notes CPU seconds and peak memory of each stage, and the highest peak of all."""
+    """A reporter that records CPU seconds and peak memory of each stage, and the highest peak of the run."""
 
     def __init__(self) -> None:
         self.before = status_kilobytes("VmRSS")
@@ -78,7 +78,7 @@ class Watch:
         self._reset()
 
     def peak(self) -> float:
-        """Since the last call or the last stage, in MB; it may lie between two stages."""
+        """Return the peak since the last call or stage in MB; it may lie between two stages."""
         found = (status_kilobytes("VmHWM") - self.before) * 1024 / 1e6
         self.most = max(self.most, found)
         self._reset()
@@ -86,7 +86,7 @@ class Watch:
 
     @contextmanager
     def stage(self, description: str) -> Iterator[Advance]:
-        """Note one stage."""
+        """Record one stage."""
         self.peak()
         start = time.process_time()
         yield lambda done, total: None
@@ -96,21 +96,21 @@ class Watch:
         print(f"  {description}: {spent:.1f} s, {peak:.0f} MB", file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
-        """Nothing."""
+        """Ignore the text."""
 
     def _reset(self) -> None:
-        Path("/proc/self/clear_refs").write_text("5")  # the kernel forgets the high-water mark
+        Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
 
 
 def run_shape(name: str, hessians: float) -> dict[str, Any]:
-    """Compress a random model of a shape, and say what the stages took."""
+    """Compress a random model of a shape, and return seconds and memory of its stages."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         watch = Watch()
         size = save_random(name, folder)
         watch.peak()
-        watch.most = 0.0  # making the model is no stage
+        watch.most = 0.0  # the memory for making the model does not count
         task, ending = ("causal-lm", "txt") if name.startswith("gpt2") else ("classification", "csv")
         data: dict[str, Any] = {
             kind: str(folder / f"{kind}.{ending}") for kind in ("train_file", "validation_file")
@@ -136,7 +136,7 @@ def run_shape(name: str, hessians: float) -> dict[str, Any]:
 
 
 def save_random(name: str, folder: Path) -> int:
-    """A model with its tokenizer, and data for its task; its size in bytes. Nothing of it stays in memory."""
+    """Save a random model with a tokenizer and data for its task, and return its size in bytes."""
     torch.manual_seed(0)
     decoder = name.startswith("gpt2")
     kind: Any = GPT2LMHeadModel if decoder else BertForSequenceClassification
@@ -154,7 +154,7 @@ def save_random(name: str, folder: Path) -> int:
 
 
 def word_tokenizer(decoder: bool) -> PreTrainedTokenizerFast:
-    """One token for each word of the data."""
+    """Return a tokenizer with one token for each word of the data."""
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{number}" for number in range(WORDS))]
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, "[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -164,13 +164,18 @@ def word_tokenizer(decoder: bool) -> PreTrainedTokenizerFast:
 
 
 def main() -> None:
-    """Run each shape in a process of its own, so that its peak is its own; print two tables."""
+    """Run each shape in a separate process, so that peaks of memory do not mix, and print two tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument(
-        "--hessians", type=float, default=1.0, help="memory for them, in sizes of the model (for --memory-gb)"
+        "--shapes", nargs="+", choices=SHAPES, default=list(SHAPES), help="shapes to run (all)"
+    )
+    parser.add_argument(
+        "--hessians",
+        type=float,
+        default=1.0,
+        help="memory for Hessians, in model sizes (1)",
     )
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -204,10 +209,10 @@ def main() -> None:
         sizes = (f"{peak:.0f}", f"{limit:.0f}", f"{peak / limit:.2f}")
         rows.append([name, f"{made['model']:.0f}", *stages, *sizes])
     print_table(
-        f"peak memory in MB, --memory-gb {options.hessians:g} times the model",
+        f"peak memory in MB, --memory-gb {options.hessians:g} times the model's size",
         ["", "model", *STAGES, "peak", "limit", "peak / limit"],
         rows,
-        note="limit: 3 models and the largest Hessian with its inverse",
+        note="limit: three times the model's size, plus the largest Hessian and its inverse",
     )
 
 

