@@ -1,4 +1,4 @@
-"""Two tiny dense models with data for both, and runs on them that measure nothing."""
+"""Two tiny dense models with data for both, and options for runs on them that measure nothing."""
 
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ LENGTH = 16
 
 
 def words(count: int, seed: int) -> list[str]:
+    """Return texts of two to seven random letters, each letter a word."""
     generator = torch.Generator().manual_seed(seed)
     made = []
     for index in range(count):
@@ -21,7 +22,7 @@ def words(count: int, seed: int) -> list[str]:
 
 
 def write_files(folder: Path) -> Path:
-    """Two dense models, data for both, and a latency table."""
+    """Write two dense models, data for both, and a latency table; return the folder."""
     ziplm.save(lively_model(CLASSIFIER), folder / "bert", letter_tokenizer())
     ziplm.save(lively_model(DECODER), folder / "gpt2", bare_tokenizer())
     rows = [{"text": text, "label": ord(text[0]) % 2} for text in words(80, 0)]
@@ -33,10 +34,11 @@ def write_files(folder: Path) -> Path:
     return folder
 
 
-def options_for(files: Path, family: str, output: Path, **more: Any) -> dict[str, Any]:
-    task, ending = ("classification", "csv") if family == "bert" else ("causal-lm", "txt")
+def options_for(files: Path, architecture: str, output: Path, **more: Any) -> dict[str, Any]:
+    """Return options of `compress` for one of the models of `write_files`: "bert" or "gpt2"."""
+    task, ending = ("classification", "csv") if architecture == "bert" else ("causal-lm", "txt")
     return {
-        "model": str(files / family),
+        "model": str(files / architecture),
         "task": task,
         "output": str(output),
         "train_file": str(files / f"train.{ending}"),
@@ -53,6 +55,7 @@ def options_for(files: Path, family: str, output: Path, **more: Any) -> dict[str
 
 
 def without_times(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Return a report without what differs between two runs with the same result."""
     return {
         name: value for name, value in metrics.items() if name not in ("seconds", "bytes_on_disk", "command")
     }

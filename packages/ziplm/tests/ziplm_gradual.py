@@ -1,4 +1,4 @@
-"""A tiny gradual run for tests."""
+"""Options of a tiny gradual run."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from ziplm_text import letter_tokenizer, write_rows
 
 
 def gradual_options(folder: Path) -> dict[str, Any]:
-    """A tiny classifier with its data and a latency table, as options of `compress`."""
+    """Write a tiny classifier, its data and a latency table; return options of `compress` without output."""
     ziplm.save(tiny_model("BertForSequenceClassification"), folder / "dense", letter_tokenizer())
     generator = torch.Generator().manual_seed(0)
     rows = []

@@ -1,29 +1,68 @@
-"""Runs that kill themselves, and go on: functions for processes of their own."""
+"""Runs in processes that end themselves by SIGKILL at a chosen event, to be resumed by the next process.
 
-import importlib
+All events are visible from outside: progress reports, and calls of the standard library, torch, safetensors
+and transformers.
+"""
+
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["ziplm"])  # imported once, not by every process
 
+TEMPORARY = re.compile(r"\.(.+)\.([0-9a-f]{32}|[a-z0-9_]{8}|\d+)(\.\w+)?")
+"""Temporary names, with the final name as the first group."""
 
-def run(options: dict[str, Any], killer: str | None = None, call: int = 1) -> int | None:
-    """`ziplm.compress` in a process of its own; its exit code, negative for a signal.
+Kind = Literal["stage", "progress", "write", "rename", "remove", "tokenizer", "step"]
+Happens = Callable[[Kind, str], bool]
+"""Called before each event with its kind and name; returns whether the process must end there."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """The event at which a process ends.
+
+    Attributes:
+        kind: "stage" is the opening of a stage, and "progress" a progress call in it. A "write" leaves a
+            half-written file. "rename", "remove" and "tokenizer" (saving one) end before anything happens.
+        name: description of the stage; otherwise a pattern for the path in the run folder, with the final
+            names of temporary files and folders.
+        count: number of the event among those of this kind and name, from 1.
+    """
+
+    kind: Kind
+    name: str
+    count: int = 1
+
+
+def run(options: dict[str, Any], kill: Kill | None = None) -> int | None:
+    """Call `ziplm.compress` in a process that ends at an event; return its exit code, negative for signals."""
+    return _exit_code(_compress_to_event, options, kill)
+
+
+def run_to_point(options: dict[str, Any], point: int, notes: Path) -> int | None:
+    """Call `ziplm.compress` in a process that ends at the n-th event of any kind; return its exit code.
 
     Args:
-        options: of `compress`.
-        killer: a function as ``module:name``, such as ``ziplm.stitch:Evaluator.__call__``, in which the
-            process ends by SIGKILL.
-        call: at which of its calls.
+        options: arguments of `compress`.
+        point: number of the event, from 1; 0 for none.
+        notes: file into which a process that is not killed writes the kinds of all events.
     """
-    process = CONTEXT.Process(target=_compress, args=(options, killer, call))
+    return _exit_code(_compress_to_point, options, point, notes)
+
+
+def _exit_code(target: Callable[..., None], *arguments: Any) -> int | None:
+    process = CONTEXT.Process(target=target, args=arguments)
     process.start()
     process.join(240)
     if process.is_alive():
@@ -32,91 +71,102 @@ def run(options: dict[str, Any], killer: str | None = None, call: int = 1) -> in
     return process.exitcode
 
 
-def _compress(options: dict[str, Any], killer: str | None, call: int) -> None:
+def _compress_to_event(options: dict[str, Any], kill: Kill | None) -> None:
+    seen = 0
+
+    def happens(kind: Kind, name: str) -> bool:
+        nonlocal seen
+        if kill is None or kind != kill.kind or not fnmatch(name, kill.name):
+            return False
+        seen += 1
+        return seen == kill.count
+
+    _compress(options, happens)
+
+
+def _compress_to_point(options: dict[str, Any], point: int, notes: Path) -> None:
+    passed: list[str] = []
+
+    def happens(kind: Kind, name: str) -> bool:
+        passed.append(kind)
+        return len(passed) == point
+
+    _compress(options, happens)
+    notes.write_text(json.dumps(passed))
+
+
+def _compress(options: dict[str, Any], happens: Happens) -> None:
     import torch
     import ziplm
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # its lock would outlive a killed process
     torch.set_num_threads(1)
-    if killer is not None:
-        _arm(killer, call)
-    ziplm.compress(**options)
+    _watch_libraries(Path(options["output"]), happens)
+    ziplm.compress(**options, progress=_Reports(happens))
 
 
-def run_to_point(options: dict[str, Any], point: int, notes: Path) -> int | None:
-    """`ziplm.compress` in a process of its own that ends by SIGKILL at a point, counted from 1.
+class _Reports:
+    """A reporter whose stages and progress calls are events."""
 
-    Points are writes, which are left half done, renames and removals, steps of a training, and evaluations of
-    candidates. A process that gets to its end writes into `notes` how many points there were; 0 for the point
-    to only count them.
-    """
-    process = CONTEXT.Process(target=_compress_to_point, args=(options, point, notes))
-    process.start()
-    process.join(240)
-    if process.is_alive():
-        process.kill()
-        process.join()
-    return process.exitcode
+    def __init__(self, happens: Happens) -> None:
+        self._happens = happens
+
+    @contextmanager
+    def stage(self, description: str) -> Iterator[Callable[[float, float], None]]:
+        def advance(done: float, total: float) -> None:
+            self._tell("progress", description)
+
+        self._tell("stage", description)
+        yield advance
+
+    def note(self, text: str) -> None:
+        """Ignore the text."""
+
+    def _tell(self, kind: Kind, description: str) -> None:
+        if self._happens(kind, description):
+            _end()
 
 
-def _compress_to_point(options: dict[str, Any], point: int, notes: Path) -> None:
+def _watch_libraries(folder: Path, happens: Happens) -> None:
+    """Make events of the functions that write, rename, remove and train."""
     import safetensors.torch
     import torch
-    import ziplm.stitch
-    from transformers import Trainer
+    from transformers import PreTrainedTokenizerBase, Trainer
 
-    passed: list[str] = []
-
-    def half_done(path: str | Path) -> None:
-        os.truncate(path, Path(path).stat().st_size // 2)
-
-    def watch(owner: Any, name: str, written: int | None = None) -> None:
-        """Make each call of a function a point; `written` is the place of the path among its arguments."""
+    def watch(kind: Kind, owner: Any, name: str, place: int | None = None) -> None:
+        """Make each call an event; `place` is the position of the path among the arguments."""
         function = getattr(owner, name)
 
         def watched(*args: Any, **kwargs: Any) -> Any:
-            passed.append(name)
-            here = len(passed) == point
-            if here and written is not None:
-                function(*args, **kwargs)
-                half_done(args[written])
-            if here:
-                os.kill(os.getpid(), signal.SIGKILL)
+            path = "" if place is None else str(args[place])
+            if happens(kind, _final_name(path, folder)):
+                if kind == "write":
+                    function(*args, **kwargs)
+                    os.truncate(path, Path(path).stat().st_size // 2)
+                _end()
             return function(*args, **kwargs)
 
         setattr(owner, name, watched)
 
-    watch(Path, "write_text", 0)
-    watch(safetensors.torch, "serialize_file", 1)
-    watch(torch, "save", 1)
-    watch(os, "replace")
-    watch(os, "rename")
-    watch(shutil, "rmtree")
-    watch(Trainer, "training_step")
-    watch(ziplm.stitch.Evaluator, "__call__")
-    _compress(options, None, 0)
-    notes.write_text(json.dumps(passed))
+    watch("write", Path, "write_text", 0)
+    watch("write", Path, "write_bytes", 0)
+    watch("write", safetensors.torch, "serialize_file", 1)
+    watch("write", torch, "save", 1)
+    watch("rename", os, "replace", 1)
+    watch("rename", os, "rename", 1)
+    watch("remove", shutil, "rmtree", 0)
+    watch("tokenizer", PreTrainedTokenizerBase, "save_pretrained", 1)
+    watch("step", Trainer, "training_step")
 
 
-def _arm(killer: str, call: int) -> None:
-    """Replace a function by one that kills this process at its n-th call, before it does anything."""
-    module, _, path = killer.partition(":")
-    *owners, name = path.split(".")
-    owner = importlib.import_module(module)
-    for part in owners:
-        owner = getattr(owner, part)
-    function, calls = getattr(owner, name), 0
+def _final_name(path: str, folder: Path) -> str:
+    """Return a path relative to the run folder, without the decoration of temporary names."""
+    if not Path(path).is_relative_to(folder):
+        return path
+    parts = Path(path).relative_to(folder).parts
+    return "/".join(found[1] if (found := TEMPORARY.fullmatch(part)) else part for part in parts)
 
-    def armed(*args: Any, **kwargs: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == call:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return function(*args, **kwargs)
 
-    own = owner.__dict__[name]
-    if isinstance(own, classmethod):  # its function is bound already
-        setattr(owner, name, staticmethod(partial(armed)))
-    else:
-        setattr(owner, name, armed)
+def _end() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)

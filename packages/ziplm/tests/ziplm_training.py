@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ziplm.stages.finetune import finetune
-from ziplm.tasks.heads import Batch, IGNORED
-from ziplm.tasks import Features
 from ziplm.options.training import TrainingOptions
+from ziplm.stages.finetune import finetune
+from ziplm.tasks import Features
+from ziplm.tasks.heads import IGNORED, Batch
 from ziplm_models import VOCABULARY, tiny_model
 
 
 def examples(name: str, count: int) -> list[dict[str, Any]]:
-    """Token ids of several lengths with labels, to classify by the first token, or to model."""
+    """Return token ids of several lengths, with labels that depend on the first token, or the ids as labels."""
     generator = torch.Generator().manual_seed(3)
     made = []
     for index in range(count):
@@ -27,7 +27,7 @@ def examples(name: str, count: int) -> list[dict[str, Any]]:
 
 
 class PaddedTask:
-    """As much of a task as training needs."""
+    """The part of a task that training needs."""
 
     def collate(self, features: Sequence[Features]) -> Batch:
         longest = max(len(example["input_ids"]) for example in features)
@@ -47,7 +47,7 @@ class PaddedTask:
 
 
 def main(folder: Path) -> None:
-    """Train, undo the last checkpoint, train again; write what this process has seen."""
+    """Train, spoil the last checkpoint, train again; write the progress and weights of this process."""
     name = "BertForSequenceClassification"
     options = TrainingOptions(learning_rate=1e-2, max_steps=8, batch_size=4, dropout=False, checkpoints=4)
     for again in (False, True):

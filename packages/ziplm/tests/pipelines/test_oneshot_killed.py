@@ -1,4 +1,4 @@
-"""One-shot compression, killed in every stage."""
+"""A one-shot run that is killed in every stage ends like one that is not."""
 
 import json
 import signal
@@ -6,26 +6,30 @@ from pathlib import Path
 
 import pytest
 from ziplm_compressed import options_for, without_times, write_files
-from ziplm_killed import run as run_apart
+from ziplm_killed import Kill, run
 
-# Where a run is killed, one after the other: each process goes on from what the last one left.
+# Each process resumes from what the last one left.
 KILLS = [
-    ("ziplm.files:os.fsync", 1),  # before there is a config
-    ("ziplm.heads:Head.score", 2),  # in the gradients; made to fit the task below
-    ("ziplm.gather_fisher:Fisher.save", 1),
-    ("ziplm.calibrate:StreamSums.add", 9),  # in the inputs
-    ("obs_structured:Trace.save", 3),  # between two traces, after the priors of the third
-    ("ziplm.pipeline:gather_inputs", 1),
-    ("obs_structured:Trace.save", 2),
-    ("ziplm.stitch:Evaluator.__call__", 3),  # in the search
-    ("ziplm.stitch:Evaluator.__call__", 6),
-    ("ziplm.files:os.fsync", 3),  # while a result is written
-    ("ziplm.member:refit", 1),
-    ("ziplm.pipeline:Pipeline.evaluate", 1),
-    ("transformers:PreTrainedTokenizerBase.save_pretrained", 1),  # a checkpoint that is half there
-    ("ziplm.member:size_on_disk", 1),
-    ("ziplm.member:Member._search", 1),  # of the second target
-    ("ziplm.member:size_on_disk", 1),
+    Kill("write", "ziplm-run.json"),
+    Kill("write", "config.toml"),  # before there are options
+    Kill("progress", "calibrate: gradients", 2),
+    Kill("write", "state/fisher.safetensors"),
+    Kill("progress", "calibrate: inputs", 2),
+    Kill("write", "state/traces/*", 3),  # after the priors of the third branch
+    Kill("stage", "calibrate: inputs"),
+    Kill("rename", "state/traces/*", 2),
+    Kill("stage", "search"),
+    Kill("progress", "search", 1),
+    Kill("progress", "search", 2),  # resumed from the search's own checkpoint
+    Kill("rename", "state/targets/1.5x/found.json"),
+    Kill("stage", "refit"),
+    Kill("progress", "refit", 1),
+    Kill("progress", "evaluate 1.5x: validation"),
+    Kill("write", "1.5x/model.safetensors"),
+    Kill("tokenizer", "1.5x"),  # the checkpoint has its weights only
+    Kill("write", "1.5x/metrics.json"),
+    Kill("stage", "search"),  # of the second target
+    Kill("rename", "3x"),
 ]
 
 
@@ -34,27 +38,27 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_files(tmp_path_factory.mktemp("files"))
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_killed_in_every_stage_it_ends_the_same(files: Path, family: str, tmp_path: Path) -> None:
-    options = options_for(files, family, tmp_path / "killed", speedup=[1.5, 3])
-    head = "Classification" if family == "bert" else "LanguageModel"
-    for place, (killer, call) in enumerate(KILLS):
-        killed = run_apart(options, killer.replace("Head.", f"{head}."), call)
-        assert killed == -signal.SIGKILL, (place, killer)
-    assert run_apart(options) == 0
-    whole = {**options, "output": str(tmp_path / "whole")}
-    assert run_apart(whole) == 0
+@pytest.mark.parametrize("architecture", ["bert", "gpt2"])
+def test_a_run_killed_in_every_stage_ends_with_the_same_files(
+    files: Path, architecture: str, tmp_path: Path
+) -> None:
+    options = options_for(files, architecture, tmp_path / "killed", speedup=[1.5, 3])
+    for kill in KILLS:
+        assert run(options, kill) == -signal.SIGKILL, kill
+    assert run(options) == 0
+    assert run({**options, "output": str(tmp_path / "whole")}) == 0
     for target in ("1.5x", "3x"):
         reports = [
-            json.loads((tmp_path / run / target / "metrics.json").read_text()) for run in ("killed", "whole")
+            json.loads((tmp_path / name / target / "metrics.json").read_text())
+            for name in ("killed", "whole")
         ]
         assert without_times(reports[0]) == without_times(reports[1])
         weights = [
-            (tmp_path / run / target / "model.safetensors").read_bytes() for run in ("killed", "whole")
+            (tmp_path / name / target / "model.safetensors").read_bytes() for name in ("killed", "whole")
         ]
         assert weights[0] == weights[1]
     names = [
-        sorted(str(p.relative_to(tmp_path / run)) for p in (tmp_path / run).rglob("*"))
-        for run in ("killed", "whole")
+        sorted(str(path.relative_to(tmp_path / name)) for path in (tmp_path / name).rglob("*"))
+        for name in ("killed", "whole")
     ]
-    assert names[0] == names[1]  # nothing half-written is left
+    assert names[0] == names[1]  # no partial file is left
