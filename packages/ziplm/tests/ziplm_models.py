@@ -97,9 +97,7 @@ def removed_by(model: PreTrainedModel, pattern: str) -> list[int]:
     """Return the groups that each branch of an unpruned model loses under one of PATTERNS."""
     branches = architecture_of(model).branches(model)
     counts = [count for layer in PATTERNS[pattern] for count in layer]
-    return [
-        branch.groups if count is None else count for branch, count in zip(branches, counts, strict=True)
-    ]
+    return [branch.groups if count is None else count for branch, count in zip(branches, counts, strict=True)]
 
 
 def tokens_for(name: str) -> dict[str, torch.Tensor]:

@@ -9,10 +9,10 @@ from latency_profiler import Environment, LatencyCurve, LatencyTable
 from obs_structured import Trace
 from transformers import PreTrainedModel
 from ziplm.architectures.registry import architecture_of
-from ziplm.tasks.heads import Batch, Classification, Head
-from ziplm.tasks.language_model import LanguageModel
 from ziplm.stages.levels import size_grid
 from ziplm.tasks import Features, Splits, Task
+from ziplm.tasks.heads import Batch, Classification, Head
+from ziplm.tasks.language_model import LanguageModel
 from ziplm_models import HEADS, VOCABULARY, WIDTH, make_traces, tiny_model
 
 CLASSIFIER, DECODER = "BertForSequenceClassification", "GPT2LMHeadModel"

@@ -1,4 +1,4 @@
-"""Checkpoints load in every way there is, and bad ones are refused before anything is allocated."""
+"""Checkpoints load with and without ziplm; damaged ones are refused before any weights are loaded."""
 
 import copy
 import json
@@ -10,23 +10,24 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
-import ziplm
 from transformers import AutoConfig, BertTokenizer, PreTrainedModel, Trainer, TrainingArguments
 from ziplm import BadCheckpoint, load, save, shrink
-from ziplm.models import AUTO_CLASSES
+from ziplm.architectures import modeling_zip_bert, modeling_zip_gpt2
+from ziplm.architectures.zip_classes import zip_classes
 from ziplm_models import (
     BERT_HEADS,
     GPT2_HEADS,
     VOCABULARY,
     labels_for,
-    removed_by,
     make_traces,
     outputs_of,
+    removed_by,
     tiny_model,
     tokens_for,
 )
 
 PATTERN = "a whole layer"
+AUTO_CLASSES = {**modeling_zip_bert.AUTO_CLASSES, **modeling_zip_gpt2.AUTO_CLASSES}
 
 
 def shrunk_model(name: str, pattern: str = PATTERN) -> PreTrainedModel:
@@ -35,12 +36,12 @@ def shrunk_model(name: str, pattern: str = PATTERN) -> PreTrainedModel:
 
 
 @pytest.mark.parametrize("name", BERT_HEADS + GPT2_HEADS)
-def test_a_checkpoint_loads_by_auto_classes_and_by_ziplm(name: str, tmp_path: Path) -> None:
+def test_a_checkpoint_loads_with_auto_classes_and_with_ziplm(name: str, tmp_path: Path) -> None:
     model = shrunk_model(name)
     save(model, tmp_path / "small")
-    # Weights in a mapped file may lie less aligned, which shows in the last digit: copies lie alike.
+    # Weights in a mapped file may be aligned differently, which changes the last digit; copies are not.
     expected = outputs_of(copy.deepcopy(model), tokens_for(name))
-    auto = AUTO_CLASSES[type(model)]
+    auto = getattr(transformers, AUTO_CLASSES[type(model)])
     for loaded in (auto.from_pretrained(tmp_path / "small").eval(), load(tmp_path / "small")):
         assert type(loaded) is type(model)
         assert all(map(torch.equal, outputs_of(copy.deepcopy(loaded), tokens_for(name)), expected))
@@ -50,7 +51,7 @@ def test_a_checkpoint_loads_by_auto_classes_and_by_ziplm(name: str, tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["small"]
 
 
-# In a process where ziplm cannot be imported; prints the outputs.
+# Runs in a process in which ziplm cannot be imported, and prints the outputs.
 WITHOUT_ZIPLM = """
 import copy, json, sys
 sys.modules["ziplm"] = None
@@ -72,7 +73,7 @@ def test_a_checkpoint_loads_without_ziplm(name: str, tmp_path: Path, monkeypatch
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     batch = tokens_for(name)
     result = subprocess.run(
-        [sys.executable, "-c", WITHOUT_ZIPLM, str(tmp_path / "small"), AUTO_CLASSES[type(model)].__name__],
+        [sys.executable, "-c", WITHOUT_ZIPLM, str(tmp_path / "small"), AUTO_CLASSES[type(model)]],
         input=json.dumps({key: value.tolist() for key, value in batch.items()}),
         capture_output=True,
         text=True,
@@ -100,7 +101,7 @@ def test_a_dense_checkpoint_loads_with_its_head(tmp_path: Path) -> None:
     assert type(load(tmp_path / "dense")) is transformers.BertForTokenClassification
 
 
-def test_saving_again_and_over_an_old_checkpoint(tmp_path: Path) -> None:
+def test_a_loaded_checkpoint_can_be_saved_again_and_replaced(tmp_path: Path) -> None:
     first, second = shrunk_model("BertModel"), shrunk_model("BertModel", "some heads")
     save(first, tmp_path / "small")
     save(load(tmp_path / "small"), tmp_path / "again")
@@ -112,7 +113,7 @@ def test_saving_again_and_over_an_old_checkpoint(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "small"]
 
 
-def test_a_failed_save_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_keeps_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = shrunk_model("BertModel")
     save(model, tmp_path / "small")
 
@@ -127,7 +128,7 @@ def test_a_failed_save_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: py
     load(tmp_path / "small")
 
 
-def test_fine_tuning_with_the_trainer(tmp_path: Path) -> None:
+def test_a_loaded_checkpoint_can_be_fine_tuned_with_the_trainer(tmp_path: Path) -> None:
     name = "BertForSequenceClassification"
     save(shrunk_model(name), tmp_path / "small")
     model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "small")
@@ -153,7 +154,7 @@ def test_fine_tuning_with_the_trainer(tmp_path: Path) -> None:
 
 
 def word_tokenizer(folder: Path) -> BertTokenizer:
-    """A tokenizer with as many words as the tiny models know."""
+    """Return a tokenizer with the vocabulary size of the tiny models."""
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{i}" for i in range(VOCABULARY - 5))]
     (folder / "vocab.txt").write_text("\n".join(words))
     return BertTokenizer(vocab=str(folder / "vocab.txt"))
@@ -179,7 +180,7 @@ def test_pipelines_run_on_reloaded_models(
 
 
 def test_questions_are_answered_by_reloaded_models(tmp_path: Path) -> None:
-    """Transformers 5 has no question-answering pipeline: the answer is read off the logits."""
+    """Transformers 5 has no question-answering pipeline, so the answer is taken from the logits."""
     tokenizer = word_tokenizer(tmp_path)
     save(shrunk_model("BertForQuestionAnswering"), tmp_path / "small", tokenizer)
     model = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path / "small")
@@ -192,12 +193,12 @@ def test_questions_are_answered_by_reloaded_models(tmp_path: Path) -> None:
     assert answer in reloaded.decode(batch["input_ids"][0])
 
 
-def test_a_model_in_another_dtype(tmp_path: Path) -> None:
+def test_a_checkpoint_loads_in_another_dtype(tmp_path: Path) -> None:
     save(shrunk_model("BertModel"), tmp_path / "small")
     assert load(tmp_path / "small", dtype=torch.float64).dtype == torch.float64
 
 
-def broken(folder: Path, how: str) -> None:
+def damage(folder: Path, how: str) -> None:
     """Damage a checkpoint."""
     config_file, weights = folder / "config.json", folder / "model.safetensors"
     config = json.loads(config_file.read_text())
@@ -259,7 +260,7 @@ def test_a_bad_checkpoint_is_refused_in_one_line(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(shrunk_model("BertModel"), tmp_path / "small")
-    broken(tmp_path / "small", how)
+    damage(tmp_path / "small", how)
     (tmp_path / "small" / "modeling_zip_bert.py").write_text(
         "raise SystemExit('code of the checkpoint was run')"
     )
@@ -267,14 +268,14 @@ def test_a_bad_checkpoint_is_refused_in_one_line(
     def loading(*args: object, **options: object) -> None:
         raise AssertionError("weights were loaded")
 
-    for model_class in AUTO_CLASSES:
+    for model_class in zip_classes().values():
         monkeypatch.setattr(model_class, "from_pretrained", loading)
     with pytest.raises(BadCheckpoint, match=BROKEN[how]) as caught:
         load(tmp_path / "small")
     assert "\n" not in str(caught.value)
 
 
-def test_folders_that_are_not_there(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match="is not a folder"):
         load(tmp_path / "nothing")
     (tmp_path / "file").write_text("")
@@ -283,7 +284,7 @@ def test_folders_that_are_not_there(tmp_path: Path) -> None:
 
 
 def test_sizes_are_checked_when_a_config_is_made() -> None:
-    config_class = ziplm.models.bert.ZipBertConfig
+    config_class = modeling_zip_bert.ZipBertConfig
     assert config_class(num_hidden_layers=2).zip_heads == [12, 12]
     with pytest.raises(ValueError, match="zip_heads"):
         config_class(num_hidden_layers=2, zip_heads=[1])

@@ -1,10 +1,10 @@
-"""Generation with a cache gives the logits of the whole sequence, whatever was removed."""
+"""Generation with a cache gives the logits of the whole sequence, whichever branches were removed."""
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 from ziplm import mask, shrink
-from ziplm_models import VOCABULARY, removed_by, make_traces, tiny_model
+from ziplm_models import VOCABULARY, make_traces, removed_by, tiny_model
 
 PATTERNS = [
     "nothing",
@@ -54,8 +54,8 @@ def generate(
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_every_step_has_the_logits_of_the_masked_model(pattern: str, way: str, left_padding: bool) -> None:
     model = tiny_model("GPT2LMHeadModel", "sdpa", scale_attn_by_inverse_layer_idx=True)
-    levels, traces = removed_by(model, pattern), make_traces(model)
-    shrunk, masked = shrink(model, levels, traces), mask(model, levels, traces)
+    removed, traces = removed_by(model, pattern), make_traces(model)
+    shrunk, masked = shrink(model, removed, traces), mask(model, removed, traces)
     without_cache = {
         key: value for key, value in WAYS[way].items() if key in ("do_sample", "top_k", "num_beams")
     }
@@ -84,7 +84,7 @@ def test_a_sequence_in_pieces_has_the_logits_of_the_whole(pattern: str) -> None:
     assert_pieces_make_up_the_whole(shrink(model, removed_by(model, pattern), make_traces(model)))
 
 
-def test_without_renumbering_the_pieces_fail() -> None:
+def test_without_renumbered_caches_the_pieces_differ_from_the_whole() -> None:
     model = tiny_model("GPT2LMHeadModel")
     shrunk = shrink(model, removed_by(model, "first attention"), make_traces(model))
     for index, block in enumerate(shrunk.transformer.h):
@@ -93,7 +93,7 @@ def test_without_renumbering_the_pieces_fail() -> None:
         assert_pieces_make_up_the_whole(shrunk)
 
 
-def test_the_scale_by_layer_stays_that_of_the_dense_model() -> None:
+def test_the_scale_by_layer_index_stays_that_of_the_dense_model() -> None:
     model = tiny_model("GPT2LMHeadModel", scale_attn_by_inverse_layer_idx=True)
     shrunk = shrink(model, removed_by(model, "first attention"), make_traces(model))
     dense, left = model.transformer.h[2].attn, shrunk.transformer.h[2].attn

@@ -1,4 +1,5 @@
-import copy
+"""Fine-tuning with and without a teacher, in one process and in two."""
+
 import json
 import shutil
 import subprocess
@@ -10,121 +11,16 @@ from pathlib import Path
 import pytest
 import torch
 from token_distill import DistillationLoss, Outputs
-from transformers import PreTrainedModel
 from ziplm import UsageError, ZipLMError, load, save, shrink
+from ziplm.options.training import TrainingOptions
 from ziplm.stages.finetune import finetune
-from ziplm.options.training import TrainingOptions, TrainingSummary
-from ziplm_models import VOCABULARY, removed_by, make_traces, tiny_model
+from ziplm_finetune import DISTILLED, MODELS, OPTIONS, difference, same, train, weights
+from ziplm_models import VOCABULARY, make_traces, removed_by, tiny_model
 from ziplm_training import PaddedTask, examples
 
-OPTIONS = TrainingOptions(learning_rate=1e-2, max_steps=20, batch_size=4, warmup_ratio=0.1, checkpoints=1)
-OFTEN = replace(OPTIONS, checkpoints=4)
-DISTILLED = DistillationLoss(task=0.2, logit=0.5, token=0.3, temperature=2.0)
-MODELS = ["BertForSequenceClassification", "GPT2LMHeadModel"]
-
-
-class Killed(Exception):
-    pass
-
-
-def train(
-    model: PreTrainedModel,
-    folder: Path,
-    options: TrainingOptions = OPTIONS,
-    teacher: PreTrainedModel | None = None,
-    loss: DistillationLoss | None = None,
-    kill_after: int | None = None,
-) -> TrainingSummary:
-    def progress(done: int, total: int) -> None:
-        if done == kill_after:
-            raise Killed
-
-    data = examples(type(model).__name__, 22)  # 6 steps to an epoch, the last batch smaller
-    return finetune(
-        model, PaddedTask(), data, options, teacher=teacher, loss=loss, folder=folder, progress=progress
-    )
-
-
-def weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in model.state_dict().items()}
-
-
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
-def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-    return sum(float((one[name] - other[name]).double().square().sum()) for name in one) ** 0.5
-
-
-@pytest.mark.parametrize(("name", "distilled"), [(MODELS[0], True), (MODELS[1], False)])
-def test_training_that_was_killed_ends_with_the_same_weights(
-    tmp_path: Path, name: str, distilled: bool
-) -> None:
-    dense = tiny_model(name)
-    student = shrink(dense, removed_by(dense, "a whole layer"), make_traces(dense))
-    teaching = {"teacher": dense, "loss": DISTILLED} if distilled else {}
-    ends = []
-    for kills in ([], [4, 13, 19]):  # before the first checkpoint, in the third epoch, before the last step
-        model = copy.deepcopy(student)
-        folder = tmp_path / str(kills)
-        for step in kills:
-            with pytest.raises(Killed):
-                train(model, folder, OFTEN, kill_after=step, **teaching)
-            model = copy.deepcopy(student)
-        summary = train(model, folder, OFTEN, **teaching)
-        ends.append((weights(model), summary.losses))
-    assert same(ends[0][0], ends[1][0])
-    assert ends[0][1] == ends[1][1]
-    other = copy.deepcopy(student)
-    train(other, tmp_path / "other", replace(OFTEN, seed=1), **teaching)
-    assert not same(weights(other), ends[0][0])
-
-
-@pytest.mark.parametrize("damage", ["unfinished", "emptied"])
-def test_half_written_checkpoint_is_passed_over(tmp_path: Path, damage: str) -> None:
-    whole, model = tiny_model(MODELS[0]), tiny_model(MODELS[0])
-    train(whole, tmp_path / "whole")
-    with pytest.raises(Killed):
-        train(model, tmp_path / "killed", OFTEN, kill_after=13)
-    last = tmp_path / "killed" / "checkpoint-10"
-    (last / "whole").unlink()
-    for path in [last / "model.safetensors"] if damage == "unfinished" else list(last.iterdir()):
-        path.write_bytes(path.read_bytes()[:100] if damage == "unfinished" else b"")
-    model = tiny_model(MODELS[0])
-    train(model, tmp_path / "killed", OFTEN)
-    assert same(weights(model), weights(whole))
-
 
 @pytest.mark.parametrize("name", MODELS)
-def test_training_that_has_ended_is_only_loaded(tmp_path: Path, name: str) -> None:
-    options = replace(OPTIONS, max_steps=-1, epochs=1.5)  # ends within an epoch
-    first, again = tiny_model(name), tiny_model(name)
-    summary = train(first, tmp_path, options)
-    repeated = train(again, tmp_path, options, kill_after=10)
-    assert same(weights(first), weights(again))
-    assert (summary.steps, summary.epochs, summary.examples) == (9, 1.5, 33)
-    assert replace(repeated, seconds=0) == replace(summary, seconds=0)
-
-
-def test_state_is_read_without_unpickling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_model(MODELS[0])
-    with pytest.raises(Killed):
-        train(model, tmp_path, OFTEN, kill_after=13)
-    read, torch_load = [], torch.load
-
-    def watched(file: object, *args: object, **options: object) -> object:
-        read.append(options.get("weights_only"))
-        return torch_load(file, *args, **options)
-
-    monkeypatch.setattr(torch, "load", watched)
-    train(tiny_model(MODELS[0]), tmp_path, OFTEN)
-    assert read
-    assert all(value is True for value in read)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_no_other_model_changes(tmp_path: Path, name: str) -> None:
+def test_training_a_model_does_not_change_its_teacher(tmp_path: Path, name: str) -> None:
     teacher = tiny_model(name)
     student = shrink(teacher, removed_by(teacher, "some heads"), make_traces(teacher))
     shared = {value.data_ptr() for value in teacher.parameters()}
@@ -138,7 +34,7 @@ def test_no_other_model_changes(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_distillation_compares_the_layers_that_are_left(tmp_path: Path, name: str) -> None:
+def test_distillation_compares_only_the_remaining_layers(tmp_path: Path, name: str) -> None:
     teacher = tiny_model(name)
     student = shrink(teacher, removed_by(teacher, "a whole layer"), make_traces(teacher))
     data = examples(name, 8)
@@ -162,7 +58,7 @@ def test_distillation_compares_the_layers_that_are_left(tmp_path: Path, name: st
     assert abs(wrong - expected) > 1e-3 * expected
 
 
-def test_nothing_left_to_compare_leaves_the_other_losses(tmp_path: Path) -> None:
+def test_without_remaining_layers_the_other_losses_are_used(tmp_path: Path) -> None:
     teacher = tiny_model(MODELS[0])
     student = shrink(teacher, removed_by(teacher, "everything"), make_traces(teacher))
     assert train(student, tmp_path / "a", teacher=teacher, loss=DISTILLED).steps == 20
@@ -171,7 +67,7 @@ def test_nothing_left_to_compare_leaves_the_other_losses(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_dropout_is_switched_off_and_on_again(tmp_path: Path, name: str) -> None:
+def test_dropout_is_switched_off_for_the_training_only(tmp_path: Path, name: str) -> None:
     data = examples(name, 8)
     firsts = {}
     for dropout in (False, True):
@@ -190,11 +86,11 @@ def test_dropout_is_switched_off_and_on_again(tmp_path: Path, name: str) -> None
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("distilled", [False, True])
-def test_accumulated_gradients_are_those_of_the_large_batch(
+def test_accumulated_gradients_equal_those_of_the_large_batch(
     tmp_path: Path, name: str, distilled: bool
 ) -> None:
     data = examples(name, 8)
-    for example in data:  # equally long ones, so that the mean of means is the mean
+    for example in data:  # of equal length, so that the mean of means is the mean
         example["input_ids"] = example["input_ids"][:4]
         if "LM" in name:
             example["labels"] = example["input_ids"]
@@ -220,7 +116,7 @@ def test_accumulated_gradients_are_those_of_the_large_batch(
     assert difference(ends[0], ends[2]) > 1e-1 * difference(ends[0], start)
 
 
-def test_model_is_as_usable_as_before(tmp_path: Path) -> None:
+def test_a_trained_model_can_be_used_and_saved(tmp_path: Path) -> None:
     model = tiny_model("GPT2LMHeadModel")
     train(model, tmp_path / "training")
     assert model.config.use_cache  # which Trainer switches off
@@ -230,7 +126,7 @@ def test_model_is_as_usable_as_before(tmp_path: Path) -> None:
     assert same(weights(load(tmp_path / "model")), weights(model))
 
 
-def test_student_comes_closer_to_its_teacher(tmp_path: Path) -> None:
+def test_distillation_brings_the_student_closer_to_its_teacher(tmp_path: Path) -> None:
     teacher = tiny_model(MODELS[0])
     student = shrink(teacher, removed_by(teacher, "heads and columns"), make_traces(teacher))
     options = replace(OPTIONS, learning_rate=3e-3, max_steps=50, dropout=False)
@@ -241,7 +137,7 @@ def test_student_comes_closer_to_its_teacher(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("distilled", [False, True])
-def test_nan_stops_training_at_its_step(tmp_path: Path, distilled: bool) -> None:
+def test_training_stops_at_the_step_of_the_first_nan(tmp_path: Path, distilled: bool) -> None:
     model = tiny_model(MODELS[0])
     data = examples(MODELS[0], 8)
     with torch.no_grad():
@@ -253,7 +149,7 @@ def test_nan_stops_training_at_its_step(tmp_path: Path, distilled: bool) -> None
     assert "\n" not in str(caught.value)
 
 
-def test_weights_that_overflow_at_the_end_are_noticed(tmp_path: Path) -> None:
+def test_weights_that_overflow_in_the_last_step_are_reported(tmp_path: Path) -> None:
     options = replace(OPTIONS, learning_rate=1e38, max_steps=1, warmup_ratio=0.0, weight_decay=1e38)
     with pytest.raises(ZipLMError, match="the weights became nan or infinite at step 1"):
         train(tiny_model(MODELS[0]), tmp_path, options)
@@ -276,13 +172,13 @@ def test_weights_that_overflow_at_the_end_are_noticed(tmp_path: Path) -> None:
         {"checkpoints": 0},
     ],
 )
-def test_bad_options_are_refused(bad: dict[str, object]) -> None:
+def test_training_options_out_of_range_are_refused(bad: dict[str, object]) -> None:
     name, value = next(iter(bad.items()))
     with pytest.raises(UsageError, match=f"{name} is {value!r}; it must"):
         replace(OPTIONS, **bad)
 
 
-def test_bad_arguments_are_refused(tmp_path: Path) -> None:
+def test_arguments_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
     model = tiny_model(MODELS[0])
     with pytest.raises(UsageError, match="no examples"):
         finetune(model, PaddedTask(), [], OPTIONS, folder=tmp_path)
@@ -303,25 +199,16 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_folder_of_another_training_is_refused(tmp_path: Path) -> None:
-    train(tiny_model(MODELS[0]), tmp_path)
-    with pytest.raises(UsageError, match=r"other options; delete it to start again"):
-        train(tiny_model(MODELS[0]), tmp_path, replace(OPTIONS, learning_rate=1e-3))
-    (tmp_path / "training.json").write_text("{")
-    with pytest.raises(ZipLMError, match="is damaged"):
-        train(tiny_model(MODELS[0]), tmp_path)
-
-
 def test_two_processes_train_as_one(tmp_path: Path) -> None:
-    script = Path(__file__).with_name("ziplm_training.py")
+    script = Path(__file__).parents[1] / "ziplm_training.py"
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     with subprocess.Popen(
         [*launch, str(script), str(tmp_path)], stderr=subprocess.PIPE, text=True
     ) as running:
         try:
-            _, errors = running.communicate(timeout=280)  # seconds of importing, minutes on a busy machine
+            _, errors = running.communicate(timeout=280)  # imports take seconds, or minutes on a busy machine
         except subprocess.TimeoutExpired:
-            running.terminate()  # upon which torchrun ends its processes, too
+            running.terminate()  # torchrun then ends its processes, too
             raise
     assert running.returncode == 0, errors
     reports = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]

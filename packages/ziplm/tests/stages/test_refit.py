@@ -1,4 +1,4 @@
-"""Refitted matrices are the least-squares ones, module after module; what went in is not changed."""
+"""Refit solves the least-squares problem of each branch in order, and does not change its arguments."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 from transformers import PreTrainedModel
+from ziplm import shrink
 from ziplm.architectures.base import Branch
 from ziplm.architectures.registry import architecture_of
-from ziplm import shrink
 from ziplm.stages.refit import refit
 from ziplm_models import PATTERNS, removed_by
 from ziplm_pipeline import (
+    ARCHITECTURES,
     CLASSIFIER,
     DECODER,
-    ARCHITECTURES,
     assert_same_parameters,
     hooked,
     lively_model,
@@ -31,24 +31,24 @@ Weights = Mapping[str, torch.Tensor | None]
 
 
 def double_model(name: str) -> PreTrainedModel:
-    """In float64, so that what is left of a difference is no rounding."""
+    """Return a model in float64, so that differences are not due to rounding."""
     return lively_model(name).double()
 
 
 def shrunk(model: PreTrainedModel, pattern: str) -> PreTrainedModel:
     traces = named_traces(model)
-    modules = architecture_of(model).modules(model)
-    return shrink(model, removed_by(model, pattern), [traces[module.name] for module in modules])
+    branches = architecture_of(model).branches(model)
+    return shrink(model, removed_by(model, pattern), [traces[branch.name] for branch in branches])
 
 
 Seen = dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
 
 
 def seen_by(model: PreTrainedModel, features: Sequence[Any]) -> Seen:
-    """Inputs of the output matrices, streams before, and outputs, (tokens, …), in the order of the tasks."""
-    adapter = architecture_of(model)
-    modules = adapter.modules(model)
-    found: dict[str, tuple[list[torch.Tensor], ...]] = {module.name: ([], [], []) for module in modules}
+    """Return inputs of the output matrices, streams before, and outputs, (tokens, …), in the tasks' order."""
+    architecture = architecture_of(model)
+    branches = architecture.branches(model)
+    found: dict[str, tuple[list[torch.Tensor], ...]] = {branch.name: ([], [], []) for branch in branches}
 
     def keep_stream(name: str, argument: int) -> Callable[..., None]:
         return lambda _, given: found[name][1].append(given[argument][0].clone())
@@ -61,10 +61,10 @@ def seen_by(model: PreTrainedModel, features: Sequence[Any]) -> Seen:
         return add
 
     with torch.no_grad(), ExitStack() as stack:
-        for module in modules:
-            point = adapter.stream_before(model, module)
-            stack.enter_context(hooked(point.module, keep_stream(module.name, point.argument), before=True))
-            stack.enter_context(hooked(adapter.output_layer(model, module), keep(module.name)))
+        for branch in branches:
+            point = architecture.stream_before(model, branch)
+            stack.enter_context(hooked(point.module, keep_stream(branch.name, point.argument), before=True))
+            stack.enter_context(hooked(architecture.output_layer(model, branch), keep(branch.name)))
         for _, batch in one_by_one(features):
             model(**batch)
     return {name: tuple(torch.cat(part).double() for part in parts) for name, parts in found.items()}  # type: ignore[misc]
@@ -73,25 +73,25 @@ def seen_by(model: PreTrainedModel, features: Sequence[Any]) -> Seen:
 def wanted_from(
     dense: PreTrainedModel, small: PreTrainedModel, features: Sequence[Any]
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Inputs (tokens, columns) that each module of a model has, and what it should say to them."""
+    """Return the inputs (tokens, columns) of each branch of a model, and the outputs it should have."""
     goals = {name: before + output for name, (_, before, output) in seen_by(dense, features).items()}
     return {
         name: (inputs, goals[name] - before) for name, (inputs, before, _) in seen_by(small, features).items()
     }
 
 
-def token_weights(name: str, features: Sequence[Any], modules: Sequence[Branch]) -> Weights:
+def token_weights(name: str, features: Sequence[Any], branches: Sequence[Branch]) -> Weights:
     tokens = sum(len(sample["input_ids"]) for sample in features)
     return {
-        module.name: torch.rand(tokens, generator=torch.Generator().manual_seed(place)) ** 3 + 0.01
-        for place, module in enumerate(modules)
+        branch.name: torch.rand(tokens, generator=torch.Generator().manual_seed(place)) ** 3 + 0.01
+        for place, branch in enumerate(branches)
     }
 
 
 def solved_by_hand(
     inputs: torch.Tensor, goal: torch.Tensor, w: torch.Tensor, start: torch.Tensor, damping: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """W and b by numpy's lstsq on rows √w (x − mean), and rows √λ for the pull towards `start`."""
+    """Solve for W and b by numpy's lstsq on rows √w (x − mean), and rows √λ for the pull towards `start`."""
     share = w / w.sum()
     mean, goal_mean = share @ inputs, share @ goal
     x, y = share.sqrt()[:, None] * (inputs - mean), share.sqrt()[:, None] * (goal - goal_mean)
@@ -104,13 +104,13 @@ def solved_by_hand(
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("pattern", ["heads and columns", "first attention", "a whole layer"])
 @pytest.mark.parametrize("weighted", [True, False])
-def test_each_module_is_solved_after_those_before_it(name: str, pattern: str, weighted: bool) -> None:
-    """Every matrix of the result solves its own least-squares problem, as the result itself poses it."""
+def test_each_branch_is_solved_after_those_before_it(name: str, pattern: str, weighted: bool) -> None:
+    """Every matrix of the result solves the least-squares problem posed by the result's own inputs."""
     dense, features, task = double_model(name), samples(name, 16), task_for(name)
     small = shrunk(dense, pattern)
-    adapter = architecture_of(dense)
-    modules = adapter.modules(small)
-    weights: Weights = token_weights(name, features, modules) if weighted else {}
+    architecture = architecture_of(dense)
+    branches = architecture.branches(small)
+    weights: Weights = token_weights(name, features, branches) if weighted else {}
     before, dense_before = parameters_of(small), parameters_of(dense)
     done: list[tuple[int, int]] = []
     fitted = refit(
@@ -121,61 +121,64 @@ def test_each_module_is_solved_after_those_before_it(name: str, pattern: str, we
     assert done == [(1, 3), (2, 3), (3, 3)]
     moved = []
     wanted = wanted_from(dense, fitted, features)
-    for module in modules:
-        inputs, goal = wanted[module.name]
-        own = weights.get(module.name)
+    for branch in branches:
+        inputs, goal = wanted[branch.name]
+        own = weights.get(branch.name)
         w = torch.ones(len(goal), dtype=torch.float64) if own is None else own.double()
-        bias = adapter.bias(fitted, module).double()
-        if not module.groups:
+        bias = architecture.bias(fitted, branch).double()
+        if not branch.groups:
             torch.testing.assert_close(bias, w @ goal / w.sum(), rtol=1e-6, atol=1e-7)
             continue
-        start = adapter.weight(small, module).detach().double()
+        start = architecture.weight(small, branch).detach().double()
         weight, expected_bias = solved_by_hand(inputs, goal, w, start, 0.01)
-        torch.testing.assert_close(adapter.weight(fitted, module).double(), weight, rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(architecture.weight(fitted, branch).double(), weight, rtol=1e-6, atol=1e-7)
         torch.testing.assert_close(bias, expected_bias, rtol=1e-6, atol=1e-7)
         moved.append(float((weight - start).abs().max()))
-    assert max(moved) > 0.1  # control: there was something to do
+    assert max(moved) > 0.1  # control: the weights did change
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_without_damping_no_module_is_worse_on_its_own_samples(name: str) -> None:
+def test_without_damping_no_branch_has_a_larger_error_on_its_own_samples(name: str) -> None:
     dense, features, task = double_model(name), samples(name, 24), task_for(name)
     small = shrunk(dense, "heads and columns")
-    adapter = architecture_of(dense)
-    weights = token_weights(name, features, adapter.modules(small))
+    architecture = architecture_of(dense)
+    weights = token_weights(name, features, architecture.branches(small))
     fitted = refit(dense, small, task, features, weights, damping=1e-9)
     better = 0
     wanted = wanted_from(dense, fitted, features)
-    for module in adapter.modules(fitted):
-        inputs, goal = wanted[module.name]
-        w = weights[module.name]
+    for branch in architecture.branches(fitted):
+        inputs, goal = wanted[branch.name]
+        w = weights[branch.name]
         assert w is not None
         errors = []
         for model in (small, fitted):
-            said = inputs @ adapter.weight(model, module).detach().T + adapter.bias(model, module).detach()
-            errors.append(float(w.double() @ (said - goal).square().sum(-1)))
+            outputs = (
+                inputs @ architecture.weight(model, branch).detach().T
+                + architecture.bias(model, branch).detach()
+            )
+            errors.append(float(w.double() @ (outputs - goal).square().sum(-1)))
         assert errors[1] <= errors[0] * (1 + 1e-6)
         better += errors[1] < 0.9 * errors[0]
     assert better >= 4
 
 
-def test_much_damping_leaves_the_weights_and_fits_the_bias() -> None:
+def test_strong_damping_keeps_the_weights_and_fits_the_bias() -> None:
     dense, features = double_model(CLASSIFIER), samples(CLASSIFIER, 10)
     small = shrunk(dense, "some columns")
-    adapter = architecture_of(dense)
-    module = adapter.modules(small)[1]
+    architecture = architecture_of(dense)
+    branch = architecture.branches(small)[1]
     fitted = refit(dense, small, task_for(CLASSIFIER), features, {}, damping=1e9)
     torch.testing.assert_close(
-        adapter.weight(fitted, module), adapter.weight(small, module), rtol=1e-4, atol=1e-5
+        architecture.weight(fitted, branch), architecture.weight(small, branch), rtol=1e-4, atol=1e-5
     )
-    inputs, goal = wanted_from(dense, fitted, features)[module.name]
-    expected = (goal - inputs @ adapter.weight(fitted, module).double().T).mean(0)
-    torch.testing.assert_close(adapter.bias(fitted, module).double(), expected, rtol=1e-3, atol=1e-4)
+    inputs, goal = wanted_from(dense, fitted, features)[branch.name]
+    expected = (goal - inputs @ architecture.weight(fitted, branch).double().T).mean(0)
+    torch.testing.assert_close(architecture.bias(fitted, branch).double(), expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_every_pattern_can_be_refitted_saved_and_trained(name: str, pattern: str) -> None:
+def test_every_pattern_can_be_refitted_and_then_trained(name: str, pattern: str) -> None:
     dense, features = lively_model(name), samples(name, 6)
     fitted = refit(dense, shrunk(dense, pattern), task_for(name), features, {})
     assert not any(parameter.is_inference() for parameter in fitted.parameters())
@@ -186,19 +189,19 @@ def test_every_pattern_can_be_refitted_saved_and_trained(name: str, pattern: str
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_only_output_matrices_take_memory(name: str) -> None:
+def test_a_refit_model_shares_everything_but_its_output_matrices(name: str) -> None:
     dense, features = double_model(name), samples(name, 6)
     small = shrunk(dense, "heads and columns")
     fitted = refit(dense, small, task_for(name), features, {})
     before = {parameter.data_ptr() for parameter in small.parameters()}
     new = [parameter for parameter in fitted.parameters() if parameter.data_ptr() not in before]
-    adapter = architecture_of(fitted)
-    own = [adapter.output_layer(fitted, module) for module in adapter.modules(fitted)]
+    architecture = architecture_of(fitted)
+    own = [architecture.output_layer(fitted, branch) for branch in architecture.branches(fitted)]
     assert {id(p) for p in new} == {id(p) for layer in own for p in layer.parameters()}
 
 
-def test_a_dense_model_has_nothing_to_learn() -> None:
-    """Its own stream is the goal: matrices stay what they are, but for damping and rounding."""
+def test_refitting_an_unpruned_model_changes_nothing() -> None:
+    """The model's own stream is the goal, so the matrices stay the same up to rounding."""
     dense, features = double_model(DECODER), samples(DECODER, 40)
     small = shrunk(dense, "nothing")
     fitted = refit(dense, small, task_for(DECODER), features, {})
@@ -206,14 +209,14 @@ def test_a_dense_model_has_nothing_to_learn() -> None:
         torch.testing.assert_close(after, before, rtol=1e-6, atol=1e-7, msg=key)
 
 
-def test_batches_do_not_matter_and_samples_can_be_limited() -> None:
+def test_the_result_depends_on_the_samples_used_and_not_on_the_batch_size() -> None:
     dense, features, task = double_model(CLASSIFIER), samples(CLASSIFIER, 12), task_for(CLASSIFIER)
     small = shrunk(dense, "heads and columns")
-    weights = token_weights(CLASSIFIER, features, architecture_of(small).modules(small))
+    weights = token_weights(CLASSIFIER, features, architecture_of(small).branches(small))
     whole, apart = (refit(dense, small, task, features, weights, batch_size=n) for n in (12, 1))
     for one, other in zip(whole.parameters(), apart.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
-    # Every second batch of one: with their own weights the same as if there were no others.
+    # With half the samples, every second batch is used, as if the others did not exist.
     half = refit(dense, small, task, features, weights, batch_size=1, most_samples=6)
     order = [index for index, _ in one_by_one(features)]
     starts = np.cumsum([0, *(len(features[index]["input_ids"]) for index in order)])
@@ -224,21 +227,21 @@ def test_batches_do_not_matter_and_samples_can_be_limited() -> None:
         torch.testing.assert_close(one, other)
 
 
-def test_constant_inputs_leave_the_matrix_and_fit_the_bias() -> None:
-    """Columns that never change have nothing to be solved from."""
+def test_with_constant_inputs_the_matrix_stays_and_the_bias_is_fitted() -> None:
+    """Constant columns have no variance from which a matrix could be solved."""
     dense, features = double_model(CLASSIFIER), samples(CLASSIFIER, 8)
     small = shrunk(dense, "nothing")
-    adapter = architecture_of(dense)
-    layer: Any = adapter.layers(small)[2]
+    architecture = architecture_of(dense)
+    layer: Any = architecture.layers(small)[2]
     with torch.no_grad():
         layer.intermediate.dense.weight = torch.nn.Parameter(
             torch.zeros_like(layer.intermediate.dense.weight)
         )
-    module = adapter.modules(small)[5]
+    branch = architecture.branches(small)[5]
     fitted = refit(dense, small, task_for(CLASSIFIER), features, {})
     torch.testing.assert_close(
-        adapter.weight(fitted, module), adapter.weight(small, module), rtol=1e-3, atol=1e-3
+        architecture.weight(fitted, branch), architecture.weight(small, branch), rtol=1e-3, atol=1e-3
     )
-    inputs, goal = wanted_from(dense, fitted, features)[module.name]
-    expected = (goal - inputs @ adapter.weight(fitted, module).double().T).mean(0)
-    torch.testing.assert_close(adapter.bias(fitted, module).double(), expected, rtol=1e-3, atol=1e-3)
+    inputs, goal = wanted_from(dense, fitted, features)[branch.name]
+    expected = (goal - inputs @ architecture.weight(fitted, branch).double().T).mean(0)
+    torch.testing.assert_close(architecture.bias(fitted, branch).double(), expected, rtol=1e-3, atol=1e-3)

@@ -1,4 +1,4 @@
-"""A stitched candidate is the shrunk model, whatever was evaluated before it and however little is kept."""
+"""A stitched candidate computes the loss of the shrunk model, for any history and any size of the caches."""
 
 import itertools
 from collections.abc import Sequence
@@ -9,18 +9,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedModel
+from ziplm import shrink
 from ziplm.architectures.base import Branch
 from ziplm.architectures.registry import architecture_of
-from ziplm import shrink
-from ziplm.tasks.heads import Embedding, TokenClassification
-from ziplm.stages.stitch import Evaluator, Stitcher
 from ziplm.stages.replay import replayed
+from ziplm.stages.stitch import Evaluator, Stitcher
 from ziplm.tasks import Task
+from ziplm.tasks.heads import Embedding, TokenClassification
 from ziplm_models import PATTERNS, removed_by
 from ziplm_pipeline import (
+    ARCHITECTURES,
     CLASSIFIER,
     DECODER,
-    ARCHITECTURES,
     MadeUpTask,
     assert_same_parameters,
     lively_model,
@@ -32,17 +32,17 @@ from ziplm_pipeline import (
 
 MODELS = {name: lively_model(name) for name in ARCHITECTURES}
 TRACES = {name: named_traces(model) for name, model in MODELS.items()}
-MODULES = {name: architecture_of(model).modules(model) for name, model in MODELS.items()}
+BRANCHES = {name: architecture_of(model).branches(model) for name, model in MODELS.items()}
 
 
 def shrunk(name: str, removed: Sequence[int]) -> PreTrainedModel:
-    return shrink(MODELS[name], removed, [TRACES[name].get(module.name) for module in MODULES[name]])
+    return shrink(MODELS[name], removed, [TRACES[name].get(branch.name) for branch in BRANCHES[name]])
 
 
 def loss_by_hand(
     dense: PreTrainedModel, small: PreTrainedModel, task: Task, features: Sequence[Any], loss: str = "kl"
 ) -> float:
-    """Of a model that is really shrunk, all samples in one batch; a task's loss sample by sample."""
+    """Compute the loss of a shrunk model with all samples in one batch; a task's loss sample by sample."""
     with torch.no_grad():
         if loss == "kl":
             batch = task.collate(features)
@@ -57,12 +57,12 @@ def loss_by_hand(
         return total / count
 
 
-def candidates(modules: Sequence[Branch]) -> st.SearchStrategy[list[list[int]]]:
-    """A few candidates in a row, each often a small change of the last, as a search makes them."""
+def candidates(branches: Sequence[Branch]) -> st.SearchStrategy[list[list[int]]]:
+    """Return a strategy for sequences of candidates, mostly small changes of earlier ones, as in a search."""
 
     @st.composite
     def made(draw: st.DrawFn) -> list[list[int]]:
-        sizes = [module.groups for module in modules]
+        sizes = [branch.groups for branch in branches]
         one = st.tuples(*(st.one_of(st.integers(0, n), st.sampled_from([0, n])) for n in sizes)).map(list)
         row = [draw(one)]
         for _ in range(draw(st.integers(1, 6))):
@@ -81,7 +81,7 @@ def candidates(modules: Sequence[Branch]) -> st.SearchStrategy[list[list[int]]]:
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @settings(max_examples=8)
 @given(data=st.data(), budgets=st.sampled_from([(2**30, 2**30), (1, 2**30), (2**30, 1), (5000, 9000)]))
-def test_candidates_in_a_row_are_the_shrunk_models(
+def test_the_loss_of_each_candidate_in_a_sequence_is_that_of_the_shrunk_model(
     name: str, data: st.DataObject, budgets: tuple[int, int]
 ) -> None:
     cache_bytes, state_bytes = budgets
@@ -89,7 +89,7 @@ def test_candidates_in_a_row_are_the_shrunk_models(
     stitcher = Stitcher(MODELS[name], TRACES[name], cache_bytes)
     evaluate = Evaluator(stitcher, task, features, batch_size=3, state_bytes=state_bytes)
     before = parameters_of(MODELS[name])
-    for removed in data.draw(candidates(MODULES[name])):
+    for removed in data.draw(candidates(BRANCHES[name])):
         expected = loss_by_hand(MODELS[name], shrunk(name, removed), task, features)
         assert evaluate(removed) == pytest.approx(expected, rel=1e-4, abs=1e-5), removed
     assert_same_parameters(MODELS[name], before)
@@ -97,7 +97,7 @@ def test_candidates_in_a_row_are_the_shrunk_models(
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("loss", ["kl", "task"])
-def test_modules_that_vanish(name: str, loss: str) -> None:
+def test_the_loss_without_whole_branches_is_that_of_the_shrunk_model(name: str, loss: str) -> None:
     features, task = samples(name, 6), task_for(name)
     evaluate = Evaluator(Stitcher(MODELS[name], TRACES[name]), task, features, batch_size=4, loss=loss)
     seen = set()
@@ -108,31 +108,33 @@ def test_modules_that_vanish(name: str, loss: str) -> None:
         expected = loss_by_hand(MODELS[name], small, task, features, loss)
         assert found == pytest.approx(expected, rel=1e-4, abs=1e-5), pattern
         seen.add(round(found, 7))
-    assert len(seen) == len(PATTERNS)  # control: no two of them are the same model
+    assert len(seen) == len(PATTERNS)  # control: all patterns give different models
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_nothing_removed_is_the_dense_model(name: str) -> None:
+def test_the_divergence_is_zero_if_nothing_is_removed(name: str) -> None:
     features, task = samples(name, 5), task_for(name)
     evaluate = Evaluator(Stitcher(MODELS[name], TRACES[name]), task, features)
-    everything, nothing = [m.groups for m in MODULES[name]], [0] * len(MODULES[name])
+    everything, nothing = [m.groups for m in BRANCHES[name]], [0] * len(BRANCHES[name])
     assert evaluate(nothing) == pytest.approx(0, abs=1e-7)
     assert evaluate(everything) > 1e-3
     assert evaluate(nothing) == pytest.approx(0, abs=1e-7)
 
 
-def test_evaluators_may_share_a_stitcher() -> None:
+def test_several_evaluators_can_share_a_stitcher() -> None:
     task, model = task_for(CLASSIFIER), MODELS[CLASSIFIER]
     stitcher = Stitcher(model, TRACES[CLASSIFIER])
     parts = [samples(CLASSIFIER, 5, seed) for seed in (1, 2)]
     evaluators = [Evaluator(stitcher, task, part, batch_size=2) for part in parts]
-    rows = [removed_by(model, pattern) for pattern in ("some heads", "one ffn", "all attention", "some heads")]
+    rows = [
+        removed_by(model, pattern) for pattern in ("some heads", "one ffn", "all attention", "some heads")
+    ]
     for removed, (evaluate, part) in itertools.product(rows, zip(evaluators, parts, strict=True)):
         expected = loss_by_hand(model, shrunk(CLASSIFIER, removed), task, part)
         assert evaluate(removed) == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
-def test_layers_before_the_first_change_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_before_the_first_change_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     model = MODELS[DECODER]
     stitcher = Stitcher(model, TRACES[DECODER])
     evaluate = Evaluator(stitcher, task_for(DECODER), samples(DECODER, 4), batch_size=4)
@@ -140,11 +142,11 @@ def test_layers_before_the_first_change_are_not_run(monkeypatch: pytest.MonkeyPa
     kind = type(layers[0])
     forward, runs = kind.forward, []
 
-    def noted(layer: Any, *args: Any, **kwargs: Any) -> Any:
+    def recorded(layer: Any, *args: Any, **kwargs: Any) -> Any:
         runs.append(layers.index(layer))
         return forward(layer, *args, **kwargs)
 
-    monkeypatch.setattr(kind, "forward", noted)
+    monkeypatch.setattr(kind, "forward", recorded)
     start = removed_by(model, "nothing")
     evaluate(start)
     assert runs == [0, 1, 2]
@@ -156,7 +158,7 @@ def test_layers_before_the_first_change_are_not_run(monkeypatch: pytest.MonkeyPa
         assert runs == expected
 
 
-def test_smaller_sizes_are_views_of_one_tensor() -> None:
+def test_first_matrices_of_all_sizes_are_views_of_one_tensor() -> None:
     model = MODELS[CLASSIFIER]
     stitcher = Stitcher(model, TRACES[CLASSIFIER])
     places = []
@@ -168,20 +170,20 @@ def test_smaller_sizes_are_views_of_one_tensor() -> None:
     assert len(set(places)) == 1
 
 
-def test_the_cache_keeps_to_its_size() -> None:
+def test_the_cache_of_smaller_branches_stays_below_its_limit() -> None:
     model = MODELS[CLASSIFIER]
     stitcher = Stitcher(model, TRACES[CLASSIFIER], cache_bytes=20_000)
     for removed in range(1, 24):
         stitcher.install([0, removed, 0, 24 - removed, 0, 0])
         kept = sum(
-            stitcher._size(next(m for m in stitcher.modules if m.name == n), k) for n, k in stitcher._built
+            stitcher._size(next(m for m in stitcher.branches if m.name == n), k) for n, k in stitcher._built
         )
         assert kept == stitcher._bytes
         assert kept <= 20_000 or len(stitcher._built) == 1
 
 
-def test_a_model_can_be_measured_or_trained_on_after_a_search() -> None:
-    """Neither hooks nor replaced forwards are left behind, and dropout is as the model says."""
+def test_a_search_leaves_no_hooks_in_the_model() -> None:
+    """No attribute of any module is added or replaced, and the model can still be trained."""
     model = lively_model(CLASSIFIER)
     before = {name: dict(module.__dict__) for name, module in model.named_modules()}
     stitcher = Stitcher(model, named_traces(model))
@@ -197,7 +199,7 @@ def test_a_model_can_be_measured_or_trained_on_after_a_search() -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_a_failing_evaluation_leaves_the_layers_as_they_were() -> None:
+def test_replayed_layers_are_restored_after_an_error() -> None:
     layers = architecture_of(MODELS[DECODER]).layers(MODELS[DECODER])
     with pytest.raises(KeyError), replayed(layers, 2, torch.zeros(1)):
         raise KeyError
@@ -212,7 +214,7 @@ def test_a_failing_evaluation_leaves_the_layers_as_they_were() -> None:
         ("GPT2ForSequenceClassification", task_for(CLASSIFIER)),
     ],
 )
-def test_other_heads(name: str, task: MadeUpTask) -> None:
+def test_the_loss_of_every_head_is_that_of_the_shrunk_model(name: str, task: MadeUpTask) -> None:
     model = lively_model(name)
     traces = named_traces(model)
     features = [{k: v for k, v in sample.items() if k != "labels"} for sample in samples(name, 5)]

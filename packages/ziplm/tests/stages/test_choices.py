@@ -1,0 +1,127 @@
+"""Budgets, reachable targets, and the exact solution of a single prior."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from latency_profiler import Environment, LatencyCurve, LatencyTable
+from ziplm import UnreachableTarget, UsageError
+from ziplm.architectures.base import Branch
+from ziplm.stages.choices import SECONDS, Choices, best_uniform
+from ziplm.stages.levels import BranchLevels, size_grid
+from ziplm.stages.search import find_levels
+from ziplm_choices import BRANCHES, RIGHT, all_levels, choices_with, predicted, true_loss
+from ziplm_models import HEADS, WIDTH
+from ziplm_pipeline import linear_table
+
+
+def test_the_error_for_an_unreachable_target_names_what_is_reachable() -> None:
+    choices = choices_with(one=RIGHT)
+    table = choices.table
+    # 1 ms is fixed; each layer takes 1.3 + 2 ms, of which a tenth stays when its branches are removed.
+    assert choices.dense_seconds == pytest.approx(1e-3 + 3 * 3.3e-3)
+    assert choices.smallest_seconds == pytest.approx(1e-3 + 3 * 0.33e-3)
+    with pytest.raises(UnreachableTarget) as caught:
+        choices.require_reachable({SECONDS: choices.dense_seconds / 6}, "target 6x")
+    assert str(caught.value) == (
+        "target 6x cannot be reached: with everything removed the model is 5.47x as fast (1.99 ms); "
+        "9% of its time is outside of what can be pruned: ask for at most 5.47x"
+    )
+    assert table.fixed / choices.dense_seconds == pytest.approx(0.0917, abs=1e-4)
+    choices.require_reachable({SECONDS: choices.dense_seconds / 5.47}, "the speedup of the hint")
+    with pytest.raises(
+        UsageError, match="target 90ms is slower than the dense model; ask for a speedup above 1"
+    ):
+        choices.require_reachable({SECONDS: 0.09}, "target 90ms")
+
+
+def test_the_smallest_reachable_budget_can_be_met() -> None:
+    choices = choices_with(one=RIGHT)
+    seconds = choices.smallest_seconds
+    choices.require_reachable({SECONDS: seconds}, "everything")
+    found = find_levels(choices, {SECONDS: seconds}, ["one"], true_loss, true_loss)
+    assert choices.sizes(found.levels) == {"attention": [0] * 3, "ffn": [0] * 3}
+
+
+def test_a_removed_branch_has_a_single_level_and_counts_in_the_dense_time() -> None:
+    gone = Branch(0, "attention", 0, 4)
+    levels = [BranchLevels(gone, (0,)), all_levels(BRANCHES[1])]
+    priors = {BRANCHES[1].name: {"one": torch.linspace(0, 1, WIDTH + 1)}}
+    choices = Choices(levels, priors, linear_table())
+    found = find_levels(
+        choices, {SECONDS: choices.smallest_seconds * 1.5}, ["one"], lambda r: float(sum(r)), lambda r: 0.0
+    )
+    assert found.levels[0] == 0
+    assert choices.removed(found.levels)[0] == 0
+    dense = choices.table.curves["attention"](HEADS) + choices.table.curves["ffn"](WIDTH)
+    assert choices.dense_seconds == pytest.approx(choices.table.fixed + dense)
+
+
+def test_all_budgets_are_met_at_once() -> None:
+    parameters = [[float(100 * size) for size in all_levels(m).sizes] for m in BRANCHES]
+    slow = choices_with(one=RIGHT)
+    choices = Choices(slow.levels, slow._priors, slow.table, {"params": parameters})
+    budgets = {SECONDS: choices.dense_seconds / 1.2, "params": 0.3 * sum(row[0] for row in parameters)}
+    found = find_levels(choices, budgets, ["one"], true_loss, true_loss, evaluations=20)
+    assert choices.total("params", found.levels) <= budgets["params"]
+    assert predicted(choices, found.levels) <= budgets[SECONDS]
+    alone = find_levels(slow, {SECONDS: budgets[SECONDS]}, ["one"], true_loss, true_loss, evaluations=20)
+    assert choices.total("params", alone.levels) > budgets["params"]  # control: the second budget binds
+    with pytest.raises(UnreachableTarget, match="with everything removed 0 params are left"):
+        choices.require_reachable({"params": -1.0}, "target")
+
+
+def test_the_uniform_solution_is_the_best_of_all_uniform_assignments() -> None:
+    plain = choices_with(one=RIGHT)
+    choices = Choices(plain.levels, plain._priors, plain.table, uniform=True)
+    budgets = {SECONDS: choices.dense_seconds / 2}
+    found = find_levels(choices, budgets, ["one"], true_loss, true_loss)
+    sizes = choices.sizes(found.levels)
+    assert all(len(set(own)) == 1 for own in sizes.values())
+    assert predicted(choices, found.levels) <= budgets[SECONDS]
+    problem = choices.problem("one", budgets)
+    kinds = [own.branch.kind for own in choices.levels]
+    counts = {own.branch.kind: len(own.sizes) for own in choices.levels}
+    possible = [
+        [by_kind[kind] for kind in kinds]
+        for heads in range(counts["attention"])
+        for width in range(counts["ffn"])
+        for by_kind in [{"attention": heads, "ffn": width}]
+    ]
+    fitting = [true_loss(choices.removed(levels)) for levels in possible if problem.fits(np.array(levels))]
+    assert true_loss(choices.removed(best_uniform(problem, choices.levels))) == pytest.approx(min(fitting))
+
+
+def made_up_choices(seconds: Callable[[float], float]) -> Choices:
+    """Return choices of twelve branches whose harm grows with the square of the share that is removed."""
+    generator = np.random.default_rng(0)
+    levels, priors = [], {}
+    for layer in range(6):
+        for kind, groups in (("attention", 12), ("ffn", 3072)):
+            branch = Branch(layer, kind, groups, 64 if kind == "attention" else 1)  # type: ignore[arg-type]
+            levels.append(BranchLevels(branch, tuple(size_grid(branch.kind, groups))))
+            share = torch.linspace(0, 1, groups + 1)
+            priors[branch.name] = {"own": generator.uniform(1, 1.5) * share**2}
+    curves = {
+        kind: LatencyCurve(tuple(sizes), tuple(seconds(size / sizes[0]) for size in sizes))
+        for kind, sizes in (("attention", size_grid("attention", 12)), ("ffn", size_grid("ffn", 3072)))
+    }
+    return Choices(levels, priors, LatencyTable(Environment.current(), 0.5, curves))
+
+
+def shares_left(choices: Choices) -> list[float]:
+    levels = choices.solve("own", {"seconds": choices.dense_seconds / 2})
+    left = zip(choices.levels, levels, strict=True)
+    return [own.sizes[level] / own.branch.groups for own, level in left]
+
+
+def test_where_overhead_dominates_whole_branches_are_removed() -> None:
+    left = shares_left(made_up_choices(lambda share: 0.9 + 0.1 * share if share else 0.0))
+    assert sum(share == 0 for share in left) >= 6
+    assert all(share == 0 or share > 0.5 for share in left)
+
+
+def test_where_time_is_proportional_to_size_all_branches_stay_and_become_smaller() -> None:
+    left = shares_left(made_up_choices(lambda share: share))
+    assert all(0.2 < share < 0.8 for share in left)

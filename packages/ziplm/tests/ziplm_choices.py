@@ -1,0 +1,51 @@
+"""A made-up model with three layers whose loss is known, and choices for it."""
+
+from collections.abc import Sequence
+
+import torch
+from ziplm.architectures.base import Branch
+from ziplm.stages.choices import Choices, Levels, Priors
+from ziplm.stages.levels import BranchLevels, size_grid
+from ziplm_models import HEADS, WIDTH
+from ziplm_pipeline import linear_table
+
+BRANCHES = [
+    Branch(layer, kind, HEADS if kind == "attention" else WIDTH, 1)  # type: ignore[arg-type]
+    for layer in range(3)
+    for kind in ("attention", "ffn")
+]
+
+
+HARM = torch.tensor([0.3, 5.0, 1.0, 0.1, 2.0, 0.7])
+"""Loss of the made-up model when all of one branch is removed."""
+
+
+RIGHT, WRONG = HARM.tolist(), HARM.flip(0).tolist()
+
+
+def all_levels(branch: Branch) -> BranchLevels:
+    """Return the levels of a branch on the grid of its kind."""
+    return BranchLevels(branch, tuple(size_grid(branch.kind, branch.groups)))
+
+
+def true_loss(removed: Sequence[int]) -> float:
+    """Return the loss of a made-up model: harm grows with the square of the share that is removed."""
+    shares = torch.tensor([k / m.groups for k, m in zip(removed, BRANCHES, strict=True)])
+    return float((HARM * shares.square()).sum())
+
+
+def choices_with(**sizes: Sequence[float]) -> Choices:
+    """Return choices with priors by name, each given as the estimated harm of removing each branch."""
+    priors: dict[str, Priors] = {
+        m.name: {
+            name: torch.tensor([size[i] * (k / m.groups) ** 2 for k in range(m.groups + 1)])
+            for name, size in sizes.items()
+        }
+        for i, m in enumerate(BRANCHES)
+    }
+    return Choices([all_levels(m) for m in BRANCHES], priors, linear_table())
+
+
+def predicted(choices: Choices, levels: Levels) -> float:
+    """Return the seconds of a model according to the table."""
+    return choices.table.predict(choices.sizes(levels))
