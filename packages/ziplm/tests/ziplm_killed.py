@@ -46,7 +46,7 @@ class Kill:
 
 
 def run(options: dict[str, Any], kill: Kill | None = None) -> int | None:
-    """Call `ziplm.compress` in a process that ends at an event; return its exit code, negative for signals."""
+    """Call `ziplm.compress` in a process that ends at an event; return its exit code, or -signal."""
     return _exit_code(_compress_to_event, options, kill)
 
 

@@ -15,7 +15,7 @@ from ziplm_models import VOCABULARY, tiny_model
 
 
 def examples(name: str, count: int) -> list[dict[str, Any]]:
-    """Return token ids of several lengths, with labels that depend on the first token, or the ids as labels."""
+    """Return token ids of several lengths; labels follow from the first token, or are the ids."""
     generator = torch.Generator().manual_seed(3)
     made = []
     for index in range(count):
