@@ -10,7 +10,7 @@ from typing import Any
 
 from ziplm.errors import UsageError, one_line
 from ziplm.files import written_whole
-from ziplm.options.options import PAPER, Options
+from ziplm.options.options import PAPER, TARGETS, Options
 from ziplm.options.presets import find_preset
 
 
@@ -53,6 +53,9 @@ def merged(file: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
     if said.get("method", file.get("method")) != file.get("method"):
         stale |= set(PAPER)
     if said.get("preset", file.get("preset")) != file.get("preset"):
+        stale |= {
+            name for name in TARGETS if not file.get(name)
+        }  # even an empty target replaces the preset's
         for name in (said["preset"], file.get("preset")):
             stale |= set(find_preset(name).as_options()) if name else set()
     return {**{name: value for name, value in file.items() if name not in stale}, **said}
