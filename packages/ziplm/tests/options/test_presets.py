@@ -12,8 +12,8 @@ from ziplm.cli.presets import presets
 from ziplm.options.presets import PRESETS, find_preset
 from ziplm.options.toml import load_options, save_options
 
-# The paper's table, copied independently of the source: batch, tokens, epochs or steps before, epochs between,
-# learning rate, calibration samples, λ1, λ2, λ3, weight decay.
+# The paper's table, copied independently of the source: batch, tokens, epochs or steps before, epochs
+# between, learning rate, calibration samples, λ1, λ2, λ3, weight decay.
 PAPER = {
     "bert-base-glue": (32, 128, 3, 8, 8e-5, 2048, 0, 0.5, 0.5, 0.03),
     "bert-base-squad": (16, 384, 3, 8, 8e-5, 2048, 0, 1.0, 0.0, 0.03),
