@@ -53,9 +53,9 @@ def merged(file: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
     if said.get("method", file.get("method")) != file.get("method"):
         stale |= set(PAPER)
     if said.get("preset", file.get("preset")) != file.get("preset"):
-        stale |= {
-            name for name in TARGETS if not file.get(name)
-        }  # even an empty target replaces the preset's
+        # The file also holds targets that are empty. If they were kept, they would count as given, and the
+        # preset would bring none of its own.
+        stale |= {name for name in TARGETS if not file.get(name)}
         for name in (said["preset"], file.get("preset")):
             stale |= set(find_preset(name).as_options()) if name else set()
     return {**{name: value for name, value in file.items() if name not in stale}, **said}
