@@ -148,7 +148,31 @@ def test_invalid_options_are_reported(options: dict[str, object], message: str) 
 def test_timing_as_text() -> None:
     clock = FakeClock()
     text = str(measure(clock.work(0.0125), clock=clock))
-    assert text == "12.5 ms ± 0.0% (60 runs; median 12.5 ms, spread 0.0%)"
+    assert text == "12.5 ms ± 0.0% (60 runs, median 12.5 ms)"
+
+
+def test_timing_on_a_busy_machine_says_what_that_means() -> None:
+    clock = FakeClock()
+    times = [1.0, 1.0, 1.0, 1.0, 16.0, 16.0, 16.0]
+    timing = measure(clock.work(*times), clock=clock, min_rounds=70, max_seconds=sum(times) * 10)
+    assert timing.spread == 15.0
+    assert timing.slow_runs == 16.0
+    text = "70 runs, median 1 s; a quarter of them took 16.0x this time or longer: the machine was busy)"
+    assert text in str(timing)
+    assert "spread" not in str(timing)
+
+
+@given(st.lists(st.floats(0.002, 10.0), min_size=5, max_size=40))
+def test_a_quarter_of_the_samples_are_as_slow_as_slow_runs_says(times: list[float]) -> None:
+    clock = FakeClock()
+    untimed = [1.0] * (WARM_UP_CALLS + 1)
+    work = clock.work_by(iter([*untimed, *times]))
+    timing = measure(
+        work, clock=clock, min_rounds=len(times), max_seconds=1e6, min_seconds=0.0, rel_error=1e9
+    )
+    assert timing.runs == len(times)
+    assert timing.slow_runs * timing.seconds <= np.percentile(times, 75) * (1 + 1e-9)
+    assert timing.slow_runs * timing.seconds >= timing.median * (1 - 1e-9)
 
 
 @pytest.mark.parametrize(

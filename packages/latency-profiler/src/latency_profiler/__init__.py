@@ -1,27 +1,35 @@
-"""Measure the latency of PyTorch modules at every size, on the hardware and engine that will run them."""
+"""Measure the latency of PyTorch modules at every size, on the hardware and engine that will run them.
 
+Each public name is imported when it is first used, so that a program that only reads tables does not wait for
+torch.
+"""
+
+from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
-from latency_profiler._clock import Clock, CpuClock, DeviceClock, WallClock
-from latency_profiler._compare import Comparison, Ratio, compare
-from latency_profiler._curve import LatencyCurve
-from latency_profiler._engines import CompileEngine, EagerEngine, Engine
-from latency_profiler._environment import Difference, Environment
-from latency_profiler._errors import (
-    EngineError,
-    EnvironmentMismatch,
-    FactoryError,
-    OptionError,
-    OutputError,
-    ProfilerError,
-    SizeError,
-    TableError,
-)
-from latency_profiler._half import check_half_precision
-from latency_profiler._profile import Family, profile, profile_families
-from latency_profiler._sizes import geometric_sizes, parse_sizes
-from latency_profiler._table import LatencyTable
-from latency_profiler._timing import Timing, measure
+if TYPE_CHECKING:
+    from latency_profiler._clock import Clock, CpuClock, DeviceClock, WallClock
+    from latency_profiler._compare import Comparison, Ratio, compare
+    from latency_profiler._curve import LatencyCurve
+    from latency_profiler._engines import CompileEngine, EagerEngine, Engine
+    from latency_profiler._environment import Difference, Environment
+    from latency_profiler._errors import (
+        EngineError,
+        EnvironmentMismatch,
+        FactoryError,
+        OptionError,
+        OutputError,
+        ProfilerError,
+        SizeError,
+        TableError,
+    )
+    from latency_profiler._half import check_half_precision
+    from latency_profiler._measure import measure
+    from latency_profiler._profile import Family, profile, profile_families
+    from latency_profiler._sizes import geometric_sizes, parse_sizes
+    from latency_profiler._table import LatencyTable
+    from latency_profiler._timing import Timing
 
 __version__ = version("latency-profiler")
 
@@ -57,3 +65,39 @@ __all__ = [
     "profile",
     "profile_families",
 ]
+
+_NAMES = {
+    "_clock": ("Clock", "CpuClock", "DeviceClock", "WallClock"),
+    "_compare": ("Comparison", "Ratio", "compare"),
+    "_curve": ("LatencyCurve",),
+    "_engines": ("CompileEngine", "EagerEngine", "Engine"),
+    "_environment": ("Difference", "Environment"),
+    "_errors": (
+        "EngineError",
+        "EnvironmentMismatch",
+        "FactoryError",
+        "OptionError",
+        "OutputError",
+        "ProfilerError",
+        "SizeError",
+        "TableError",
+    ),
+    "_half": ("check_half_precision",),
+    "_measure": ("measure",),
+    "_profile": ("Family", "profile", "profile_families"),
+    "_sizes": ("geometric_sizes", "parse_sizes"),
+    "_table": ("LatencyTable",),
+    "_timing": ("Timing",),
+}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
+
+if not TYPE_CHECKING:  # a type checker would take this function as a sign that every name exists
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

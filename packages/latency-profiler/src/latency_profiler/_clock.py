@@ -1,12 +1,16 @@
 """Clocks that time one sample: elapsed time, CPU time of this process, or accelerator events."""
 
-import time
-from collections.abc import Callable
-from typing import Literal, Protocol
+from __future__ import annotations
 
-import torch
+import time
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from latency_profiler._errors import OptionError, require
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
 
 ClockName = Literal["wall", "cpu"]
 
@@ -67,6 +71,8 @@ class DeviceClock(WallClock):
 
     def elapsed(self, run: Callable[[], object]) -> float:
         """Call `run` once and return the seconds that the device took for the work it queued."""
+        import torch
+
         stream = torch.accelerator.current_stream(self.device)
         start = torch.Event(device=self.device, enable_timing=True)
         end = torch.Event(device=self.device, enable_timing=True)
@@ -95,6 +101,8 @@ def resolve_clock(clock: ClockName | Clock, device: torch.device) -> Clock:
         f"clock 'cpu' cannot time work on {device.type}",
         "use clock='wall', which records events on the device",
     )
+    import torch
+
     threads = torch.get_num_threads()
     require(
         threads == 1,

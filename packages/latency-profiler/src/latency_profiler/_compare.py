@@ -12,10 +12,10 @@ from latency_profiler._callables import device_of, in_inference_mode
 from latency_profiler._clock import Clock, ClockName, resolve_clock
 from latency_profiler._errors import OptionError, require
 from latency_profiler._memory import keep_freed_memory
-from latency_profiler._rounds import Inputs, Progress, Rounds, Stopping, StopReason, Variant, run_rounds
+from latency_profiler._rounds import Inputs, Progress, Rounds, Stopping, Variant, run_rounds
 from latency_profiler._statistics import bootstrap, estimates, interval, percentile_20, relative_error
 from latency_profiler._threads import pinned_threads
-from latency_profiler._timing import Timing, format_seconds, summarise
+from latency_profiler._timing import StopReason, Timing, format_seconds, summarise
 
 if TYPE_CHECKING:
     from latency_profiler._statistics import FloatArray, Samples

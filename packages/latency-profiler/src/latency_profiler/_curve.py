@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 from latency_profiler._errors import SizeError, TableError
 from latency_profiler._json import NUMBER, check_type, checked_fields
@@ -62,6 +61,8 @@ class LatencyCurve:
             sizes: Sizes in strictly falling order.
             timings: Measurement at each size.
         """
+        from scipy.optimize import isotonic_regression  # slow to import, and needed here only
+
         measured = np.array([timing.seconds for timing in timings])
         fitted = isotonic_regression(measured, increasing=False).x
         return cls(sizes, tuple(float(value) for value in fitted), timings)

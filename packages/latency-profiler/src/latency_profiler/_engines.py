@@ -1,10 +1,8 @@
-"""Engines, which turn a module into the callable that is timed."""
+"""Engines, which turn a module into the callable that is timed. Torch is imported when one is used."""
 
 from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any, Literal, Protocol
-
-import torch
 
 from latency_profiler._errors import EngineError, OptionError, one_line
 
@@ -38,12 +36,16 @@ class EagerEngine:
 
     def versions(self) -> Mapping[str, str]:
         """Return the version of torch."""
+        import torch
+
         return {"torch": str(torch.__version__)}
 
     def prepare(
         self, module: Callable[..., object], example_inputs: tuple[Any, ...]
     ) -> Callable[..., object]:
         """Put the module into eval mode and return a callable that runs it under `torch.inference_mode()`."""
+        import torch
+
         del example_inputs
         if isinstance(module, torch.nn.Module):
             module.eval()
@@ -66,6 +68,8 @@ class CompileEngine(EagerEngine):
         Raises:
             EngineError: Compilation or the call fails.
         """
+        import torch
+
         if isinstance(module, torch.nn.Module):
             module.eval()
         # Apply inference mode last: torch.compile skips functions that carry one of torch's own decorators.

@@ -1,4 +1,4 @@
-"""Description of the environment that latencies are measured in."""
+"""Description of the environment that latencies are measured in. Only `Environment.current` needs torch."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-
-from latency_profiler._engines import Engine, EngineName, resolve_engine
 from latency_profiler._errors import OptionError, require
 from latency_profiler._json import NUMBER, check_type, checked_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import torch
+
     from latency_profiler._clock import Clock, ClockName
+    from latency_profiler._engines import Engine, EngineName
 
 
 class Difference(NamedTuple):
@@ -78,7 +78,7 @@ class Environment:
     def current(
         cls,
         device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | str = "float32",
         batch_size: int | None = None,
         sequence_length: int | None = None,
         *,
@@ -91,7 +91,7 @@ class Environment:
 
         Args:
             device: Device that the work runs on.
-            dtype: Dtype of the modules and inputs.
+            dtype: Dtype of the modules and inputs, or its name, such as "float32".
             batch_size: Batch size of the inputs.
             sequence_length: Sequence length of the inputs.
             threads: Number of torch threads used for measuring; None takes the current setting.
@@ -100,9 +100,13 @@ class Environment:
             details: Other settings that matter, by name.
 
         Raises:
-            OptionError: The device does not exist on this machine, the engine is unknown, or a batch size or
-                sequence length is below 1.
+            OptionError: The device does not exist on this machine, the dtype or the engine is unknown, or a
+                batch size or sequence length is below 1.
         """
+        import torch
+
+        from latency_profiler._engines import resolve_engine
+
         device, engine = torch.device(device), resolve_engine(engine)
         for name, value in (("batch_size", batch_size), ("sequence_length", sequence_length)):
             require(value is None or value >= 1, f"{name} is {value}", "use a positive integer, or None")
@@ -113,7 +117,7 @@ class Environment:
             cores=_usable_cores(),
             system=f"{platform.system()} {platform.machine()}",
             threads=torch.get_num_threads() if threads is None else threads,
-            dtype=str(dtype).removeprefix("torch."),
+            dtype=_dtype_name(dtype),
             engine=engine.name,
             versions={"python": platform.python_version(), **engine.versions()},
             clock=_clock_name(clock, device),
@@ -187,6 +191,18 @@ _FIELD_TYPES: dict[str, tuple[type, ...]] = {entry.name: (str,) for entry in fie
 }
 
 
+def _dtype_name(dtype: torch.dtype | str) -> str:
+    import torch
+
+    name = str(dtype).removeprefix("torch.")
+    require(
+        isinstance(getattr(torch, name, None), torch.dtype),
+        f"unknown dtype {name!r}",
+        "use a torch dtype or its name, such as float32",
+    )
+    return name
+
+
 def _clock_name(clock: ClockName | Clock, device: torch.device) -> str:
     if not isinstance(clock, str):
         return clock.name
@@ -202,6 +218,8 @@ def _usable_cores() -> int:
 def _device_name(device: torch.device) -> str:
     if device.type == "cpu":
         return _cpu_name()
+    import torch
+
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None or accelerator.type != device.type:
         raise OptionError(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,10 +11,10 @@ import torch
 from latency_profiler._clock import Clock
 from latency_profiler._errors import OptionError, require
 from latency_profiler._statistics import Samples
+from latency_profiler._timing import StopReason
 
 Inputs = torch.Tensor | tuple[Any, ...] | Callable[[], tuple[Any, ...]]
 Progress = Callable[[int, float], None]
-StopReason = Literal["rel_error", "max_seconds"]
 
 # Fewer rounds say nothing about the spread, so the time limit is ignored until there are this many.
 FEWEST_ROUNDS = 5

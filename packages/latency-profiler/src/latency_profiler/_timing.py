@@ -1,18 +1,14 @@
-"""Time a single callable, with a confidence interval."""
+"""Time of a single callable, with a confidence interval. Reading and printing one needs no torch."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from latency_profiler._callables import device_of, in_inference_mode
-from latency_profiler._clock import Clock, ClockName, resolve_clock
 from latency_profiler._errors import TableError
 from latency_profiler._json import NUMBER, checked_fields
-from latency_profiler._memory import keep_freed_memory
-from latency_profiler._rounds import Progress, Rounds, Stopping, StopReason, Variant, run_rounds
 from latency_profiler._statistics import (
     Statistic,
     bootstrap,
@@ -21,12 +17,15 @@ from latency_profiler._statistics import (
     percentile_20,
     relative_error,
 )
-from latency_profiler._threads import pinned_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from latency_profiler._rounds import Rounds
     from latency_profiler._statistics import FloatArray, Samples
+
+StopReason = Literal["rel_error", "max_seconds"]
+# Value of `Timing.slow_runs` from which the machine counts as busy. On two cores beside three busy processes,
+# a BERT-base layer had 1.1 to 2.6 by the wall clock, and its attention 1.2 to 1.8 by the CPU clock.
+BUSY = 2.0
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,8 @@ class Timing:
         minimum: Fastest sample.
         median: Median of the samples.
         maximum: Slowest sample.
-        spread: Interquartile range relative to the median, a measure of how noisy the machine was.
+        spread: Interquartile range relative to the median: the middle half of the samples lie within this
+            share of the median of each other. 0.05 is a quiet machine; see also `slow_runs`.
         runs: Number of samples.
         calls: Number of calls per sample; above 1 if a single call is too short to be timed.
         stopped: "rel_error" if the requested precision was reached, "max_seconds" if the time limit was
@@ -64,6 +64,21 @@ class Timing:
         """Distance from `seconds` to the farther end of its confidence interval, relative to `seconds`."""
         return relative_error(np.array([self.seconds]), np.array([self.low]), np.array([self.high]))
 
+    @property
+    def slow_runs(self) -> float:
+        """How slow the slow samples are: at least a quarter of them took this many times `seconds` or longer.
+
+        The third quartile is not stored. It is at least the median, and at least the fastest sample plus the
+        interquartile range; this is the larger of the two, relative to `seconds`.
+        """
+        third_quartile = max(self.median, self.minimum + self.spread * self.median)
+        return third_quartile / self.seconds if self.seconds > 0 else 1.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether other work probably slowed the machine down: `slow_runs` is 2 or more."""
+        return self.slow_runs >= BUSY
+
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain values that can be written as JSON."""
         return asdict(self)
@@ -84,9 +99,14 @@ class Timing:
         return timing
 
     def __str__(self) -> str:
+        slow = (
+            f"; a quarter of them took {self.slow_runs:.1f}x this time or longer: the machine was busy"
+            if self.busy
+            else ""
+        )
         return (
-            f"{format_seconds(self.seconds)} ± {self.rel_error:.1%} ({self.runs} runs; "
-            f"median {format_seconds(self.median)}, spread {self.spread:.1%})"
+            f"{format_seconds(self.seconds)} ± {self.rel_error:.1%} "
+            f"({self.runs} runs, median {format_seconds(self.median)}{slow})"
         )
 
 
@@ -137,52 +157,3 @@ def worst_time_error(samples: Samples, confidence: float, statistic: Statistic =
     """Return the largest relative error among the estimated times of the variants."""
     low, high = interval(bootstrap(samples, statistic), confidence)
     return relative_error(estimates(samples, statistic), low, high)
-
-
-def measure(
-    function: Callable[..., object],
-    *args: object,
-    rel_error: float = 0.01,
-    confidence: float = 0.99,
-    min_rounds: int = 60,
-    min_seconds: float = 0.2,
-    max_seconds: float = 10.0,
-    clock: ClockName | Clock = "wall",
-    threads: int | None = None,
-    progress: Progress | None = None,
-) -> Timing:
-    """Time a callable or module: ``measure(model, x)``.
-
-    Sampling stops when the 20th percentile is known to `rel_error`, after at least `min_rounds` samples and
-    `min_seconds`, or when `max_seconds` have passed. `Timing.stopped` says which of the two happened. To
-    compare callables use `compare`: successive calls of `measure` meet different load on the machine.
-
-    Args:
-        function: Callable to time. A module is called under `torch.inference_mode()`; its train or eval
-            mode is not changed.
-        *args: Arguments of `function`.
-        rel_error: Requested half-width of the confidence interval, relative to the time.
-        confidence: Confidence level of the interval.
-        min_rounds: Minimum number of samples, unless `max_seconds` is reached first.
-        min_seconds: Minimum time of the measurement.
-        max_seconds: Time limit of the measurement, excluding warm-up.
-        clock: "wall" (elapsed time; device events on accelerators), "cpu" (CPU time of this process, for
-            shared machines; one thread only), or a `Clock` object.
-        threads: Number of torch threads during the measurement; None keeps the current setting.
-        progress: Called after each sample with the number of samples and the fraction of `max_seconds` used;
-            the fraction is 1.0 at the end.
-
-    Raises:
-        OptionError: An argument is out of range.
-    """
-    stopping = Stopping(rel_error, confidence, min_rounds, max_seconds, min_seconds)
-    variant = Variant(in_inference_mode(function), args)
-    with pinned_threads(threads), keep_freed_memory():
-        rounds = run_rounds(
-            [variant],
-            resolve_clock(clock, device_of(function, args)),
-            stopping,
-            lambda samples: worst_time_error(samples, confidence),
-            progress=progress,
-        )
-    return summarise(rounds, confidence)[0]

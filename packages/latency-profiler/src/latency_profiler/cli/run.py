@@ -1,35 +1,20 @@
 """``latency-profiler run``: profile a family of modules and save the table."""
 
-import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import click
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from latency_profiler._clock import ClockName
 from latency_profiler._engines import EngineName
 from latency_profiler._environment import Environment
-from latency_profiler._errors import OptionError
-from latency_profiler._factory import import_factory, on_device
 from latency_profiler._files import check_writable
-from latency_profiler._half import check_half_precision
-from latency_profiler._profile import Build, Family, profile_families
-from latency_profiler._sizes import geometric_sizes, parse_sizes
 from latency_profiler._table import LatencyTable
-from latency_profiler.blocks import transformer_attention, transformer_ffn
 from latency_profiler.cli.show import print_tables
 
-DTYPES = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float64": torch.float64,
-}
-BUILT_IN = ("transformer_layer", "transformer_attention", "transformer_ffn")
-Shape = tuple[int, ...]
+DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
 @click.command(
@@ -56,7 +41,8 @@ Shape = tuple[int, ...]
     "shapes",
     multiple=True,
     metavar="SHAPE",
-    help="Shape of an input, such as 8x128x768; repeat the option for several inputs.",
+    help="Shape of an input, such as 8x128x768; repeat the option for several inputs. The first dimension is "
+    "the batch; the second of three is the sequence.",
 )
 @click.option(
     "--name",
@@ -75,7 +61,7 @@ Shape = tuple[int, ...]
 )
 @click.option(
     "--dtype",
-    type=click.Choice(list(DTYPES)),
+    type=click.Choice(DTYPES),
     default="float32",
     show_default=True,
     help="Dtype of the modules and inputs.",
@@ -144,15 +130,24 @@ def run(
     is the intermediate width) and transformer_layer (both). Their defaults are those of BERT-base.
     """
     check_writable(output)
+    # Imported here because they need torch, which is slow to import; help pages do without.
+    import torch
+
+    from latency_profiler._factory import on_device
+    from latency_profiler._half import check_half_precision
+    from latency_profiler._profile import Family, profile_families
+    from latency_profiler.cli.targets import random_inputs, resolve_target, sequence_length_of, usable_device
+
+    torch_dtype = getattr(torch, dtype)
     torch_device = usable_device(device)
-    check_half_precision(DTYPES[dtype], torch_device)
+    check_half_precision(torch_dtype, torch_device)
     builds, input_shapes = resolve_target(target, sizes, shapes, name, block)
-    inputs = random_inputs(input_shapes, DTYPES[dtype], torch_device)
+    inputs = random_inputs(input_shapes, torch_dtype, torch_device)
     environment = Environment.current(
         torch_device,
-        DTYPES[dtype],
+        torch_dtype,
         input_shapes[0][0],
-        input_shapes[0][1] if len(input_shapes[0]) > 2 else None,
+        sequence_length_of(input_shapes[0]),
         threads=threads,
         engine=engine,
         clock=clock,
@@ -166,7 +161,7 @@ def run(
 
         curves = profile_families(
             {
-                key: Family(on_device(build, torch_device, DTYPES[dtype]), values, inputs)
+                key: Family(on_device(build, torch_device, torch_dtype), values, inputs)
                 for key, (build, values) in builds.items()
             },
             rel_error=rel_error,
@@ -183,86 +178,8 @@ def run(
     click.echo(f"saved {output}")
 
 
-def resolve_target(
-    target: str, sizes: str | None, shapes: tuple[str, ...], name: str | None, block: dict[str, int | None]
-) -> tuple[dict[str, tuple[Build, tuple[int, ...]]], list[Shape]]:
-    """Return the factories and their sizes, by curve name, and the shapes of the inputs.
-
-    Raises:
-        OptionError: An option does not apply to this target, or a required option is missing.
-    """
-    if target in BUILT_IN:
-        if shapes:
-            raise OptionError(f"--shape cannot be used with {target}", "use --batch and --sequence")
-        builds, shape = built_in_block(target, sizes, block)
-        input_shapes = [shape]
-    else:
-        if given := [option for option, value in block.items() if value is not None]:
-            raise OptionError(
-                f"--{given[0]} cannot be used with {target}", f"it only applies to {', '.join(BUILT_IN)}"
-            )
-        if sizes is None or not shapes:
-            raise OptionError(
-                f"{target} needs sizes and input shapes",
-                "add options such as --sizes 12..0 --shape 8x128x768",
-            )
-        builds = {target.rpartition(":")[2]: (import_factory(target), parse_sizes(sizes))}
-        input_shapes = [parse_shape(text) for text in shapes]
-    if name is not None and len(builds) > 1:
-        raise OptionError(
-            f"--name cannot be used with {target}", "it has two curves, which are named attention and ffn"
-        )
-    return {name or kind: build for kind, build in builds.items()}, input_shapes
-
-
 def progress_bar() -> Progress:
     """Return a progress bar on stderr for the share of the time limit used; hidden if not on a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-
-
-def built_in_block(
-    target: str, sizes: str | None, block: dict[str, int | None]
-) -> tuple[dict[str, tuple[Build, tuple[int, ...]]], Shape]:
-    """Return the factories and sizes of a built-in block, by curve name, and the shape of its input."""
-    hidden = block["hidden"] or 768
-    heads, intermediate = block["heads"] or 12, block["intermediate"] or 4 * hidden
-    builds: dict[str, tuple[Build, tuple[int, ...]]] = {
-        "attention": (transformer_attention(hidden, heads), tuple(range(heads, -1, -1))),
-        "ffn": (transformer_ffn(hidden), geometric_sizes(intermediate)),
-    }
-    if target != "transformer_layer":
-        kind = target.removeprefix("transformer_")
-        build, default_sizes = builds[kind]
-        builds = {kind: (build, default_sizes if sizes is None else parse_sizes(sizes))}
-    elif sizes is not None:
-        raise OptionError("--sizes cannot be used with transformer_layer", "use --heads and --intermediate")
-    return builds, (block["batch"] or 8, block["sequence"] or 128, hidden)
-
-
-def parse_shape(text: str) -> Shape:
-    """Parse a shape such as ``8x128x768``."""
-    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", text):
-        raise OptionError(
-            f"cannot parse shape {text!r}", "write positive integers separated by x, such as 8x128x768"
-        )
-    return tuple(int(part) for part in text.split("x"))
-
-
-def usable_device(text: str) -> torch.device:
-    """Return the torch device with this name, or raise OptionError if it cannot be used."""
-    try:
-        device = torch.device(text)
-        torch.empty(0, device=device)
-    except Exception as error:
-        raise OptionError(
-            f"device {text!r} cannot be used", "use cpu, or install a build of torch that supports the device"
-        ) from error
-    return device
-
-
-def random_inputs(shapes: list[Shape], dtype: torch.dtype, device: torch.device) -> tuple[Any, ...]:
-    """Draw standard normal inputs from a fixed seed."""
-    generator = torch.Generator().manual_seed(0)
-    return tuple(torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from latency_profiler._curve import LatencyCurve
 from latency_profiler._table import LatencyTable
-from latency_profiler._timing import format_seconds
+from latency_profiler._timing import BUSY, format_seconds
 
 table_files = click.argument(
     "tables", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="TABLE..."
@@ -22,7 +22,9 @@ table_files = click.argument(
 def show(tables: tuple[Path, ...]) -> None:
     """Print the time and speedup at each size.
 
-    Several tables are shown side by side.
+    Several tables are shown side by side. For a single table, ± is the relative error of the time, and
+    a quarter of the runs took as many times the time as slow runs says, or longer. 2x or more means that the
+    machine was busy with other work.
     """
     print_tables(load_all(tables))
 
@@ -44,6 +46,10 @@ def print_tables(tables: Mapping[str, LatencyTable]) -> None:
     for kind in {kind: None for table in tables.values() for kind in table.curves}:
         curves = {name: table.curves[kind] for name, table in tables.items() if kind in table.curves}
         console.print(curves_table(kind, curves))
+        for name, curve in curves.items():
+            label = kind if len(tables) == 1 else f"{name}, {kind}"
+            if note := busy_note(label, curve, tables[name].environment.clock):
+                console.print(note, soft_wrap=True, markup=False)
 
 
 def curves_table(kind: str, curves: Mapping[str, LatencyCurve]) -> Table:
@@ -53,13 +59,35 @@ def curves_table(kind: str, curves: Mapping[str, LatencyCurve]) -> Table:
     result.add_column("size", justify="right")
     for name in curves:
         prefix = "" if alone else f"{name} "
-        for column in ("time", *(("±", "spread") if alone else ()), "speedup"):
+        for column in ("time", *(("±", "slow runs") if alone else ()), "speedup"):
             result.add_column(escape(f"{prefix}{column}"), justify="right")
     rows = {name: _rows(curve, with_error=alone) for name, curve in curves.items()}
     for size in sorted({size for curve in curves.values() for size in curve.sizes}, reverse=True):
         cells = [rows[name].get(size, ("",) * (4 if alone else 2)) for name in curves]
         result.add_row(str(size), *(cell for group in cells for cell in group))
     return result
+
+
+def busy_note(label: str, curve: LatencyCurve, clock: str) -> str:
+    """Return a warning if the machine was too busy to reach the requested precision in time, else "".
+
+    Slow runs alone are no reason for one: precise times of the fastest runs can be trusted all the same.
+    """
+    busy = [
+        (timing.slow_runs, size)
+        for size, timing in zip(curve.sizes, curve.timings, strict=False)
+        if timing.busy and timing.stopped == "max_seconds"
+    ]
+    if not busy:
+        return ""
+    worst, size = max(busy)
+    other_clock = ", or with --clock cpu --threads 1" if clock == "wall" else ""
+    return (
+        f"{label}: the machine was busy, and the time limit came before the requested precision. At "
+        f"{len(busy)} of {len(curve.sizes)} sizes, a quarter of the runs took {BUSY:g}x the time shown or longer "
+        f"(at worst {worst:.1f}x, at size {size}). Profile again with more --max-seconds, on an idle "
+        f"machine{other_clock}."
+    )
 
 
 def _rows(curve: LatencyCurve, *, with_error: bool) -> dict[int, tuple[str, ...]]:
@@ -69,7 +97,7 @@ def _rows(curve: LatencyCurve, *, with_error: bool) -> dict[int, tuple[str, ...]
         error: tuple[str, ...] = ()
         if with_error and curve.timings:
             timing = curve.timings[index]
-            error = (f"{timing.rel_error:.1%}", f"{timing.spread:.1%}")
+            error = (f"{timing.rel_error:.1%}", f"{timing.slow_runs:.1f}x")
         elif with_error:
             error = ("", "")
         rows[size] = (format_seconds(seconds), *error, f"{curve.speedups[index]:.1f}x")
