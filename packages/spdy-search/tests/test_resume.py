@@ -91,6 +91,36 @@ def test_a_resumed_search_ends_as_if_it_had_not_been_interrupted(tmp_path, metho
     assert [file.name for file in tmp_path.iterdir()] == ["search.json"]
 
 
+def test_a_resumed_search_without_a_finite_loss_names_the_checkpoint(tmp_path):
+    problem = latency_problem(10, 2, seed=3)
+    path = tmp_path / "search.json"
+    with pytest.raises(ValueError, match="no candidate had a finite loss"):
+        search(problem, lambda levels: math.nan, evaluations=5, checkpoint=path)
+    with pytest.raises(ValueError, match=r"tried \(5\).* remove the checkpoint") as caught:
+        search(problem, lambda levels: pytest.fail("evaluated again"), evaluations=5, checkpoint=path)
+    assert str(path) in str(caught.value)
+    # A message that starts with the path says that the file is unusable, which is not the case.
+    assert not str(caught.value).startswith(str(path))
+    result = search(problem, lambda levels: 1.0, evaluations=6, checkpoint=path)  # goes on from the failures
+    assert (result.failed, result.loss) == (5, 1.0)
+
+
+def test_ctrl_c_after_failed_evaluations_only_returns_what_was_done(tmp_path):
+    problem = latency_problem(10, 2, seed=3)
+    calls = itertools.count()
+
+    def loss(levels):
+        if next(calls) == 3:
+            raise KeyboardInterrupt
+        return math.nan
+
+    result = search(problem, loss, evaluations=40, checkpoint=tmp_path / "search.json")
+    assert result.interrupted
+    assert result.failed == result.evaluations == 3
+    assert result.loss == math.inf
+    assert problem.fits(result.levels)
+
+
 @pytest.mark.parametrize("change", ["problem", "seed", "method", "starts"])
 def test_a_checkpoint_of_another_search_is_refused(tmp_path, change):
     problem = latency_problem(6, 2, seed=3)

@@ -92,12 +92,30 @@ def test_failed_evaluations_are_counted_and_never_win(method, bad):
     assert result.levels.sum() % 3 != 0
 
 
-def test_a_search_without_a_finite_loss_counts_all_evaluations_as_failed():
-    problem = latency_problem(10, 2, seed=3)
-    result = search(problem, lambda levels: math.nan, evaluations=15)
-    assert result.failed == result.evaluations == 15
-    assert result.loss == math.inf
-    assert problem.fits(result.levels)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_search_without_a_finite_loss_raises(method, bad):
+    tried = 1 if method in ("prior", "uniform") else 15
+    with pytest.raises(ValueError, match="no candidate had a finite loss") as caught:
+        search(latency_problem(10, 2, seed=3), lambda levels: bad, evaluations=15, method=method)
+    message = str(caught.value)
+    assert f"({tried})" in message
+    assert "check that the loss is finite" in message
+    assert "checkpoint" not in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("finite", [1, 15])
+def test_one_finite_loss_is_enough(finite):
+    calls = itertools.count(1)
+    result = search(
+        latency_problem(10, 2, seed=3),
+        lambda levels: 7.0 if next(calls) == finite else math.nan,
+        evaluations=15,
+    )
+    assert result.failed == 14
+    assert result.loss == 7.0
+    assert tuple(result.levels) == result.history[finite - 1].levels
 
 
 @pytest.mark.parametrize("method", ["direct", "evolution"])

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from ._brief import brief_levels
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -16,6 +18,10 @@ class Evaluation:
     levels: tuple[int, ...]
     loss: float
     seconds: float
+
+    def __repr__(self) -> str:
+        levels = brief_levels(self.levels)
+        return f"Evaluation(levels={levels}, loss={self.loss:.6g}, seconds={self.seconds:.3g})"
 
 
 @dataclass(frozen=True)

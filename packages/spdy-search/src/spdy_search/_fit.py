@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ._brief import brief_levels
 from ._problem import InfeasibleBudget, Levels, Problem
 from ._search import SearchResult
 from ._solve import solve
@@ -26,6 +27,12 @@ class FitRound:
     cost: float
     measured: float
 
+    def __repr__(self) -> str:
+        return (
+            f"FitRound(levels={brief_levels(self.levels)}, cost={self.cost:.6g}, "
+            f"measured={self.measured:.6g})"
+        )
+
 
 @dataclass(frozen=True)
 class FitResult:
@@ -44,6 +51,12 @@ class FitResult:
     measured: float
     target: float
     rounds: tuple[FitRound, ...]
+
+    def __repr__(self) -> str:
+        return (
+            f"FitResult(levels={brief_levels(self.levels)}, cost={self.cost:.6g}, "
+            f"measured={self.measured:.6g}, target={self.target:.6g}, rounds={len(self.rounds)})"
+        )
 
 
 def fit_budget(

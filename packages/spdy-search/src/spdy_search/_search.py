@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from . import _methods
 from ._archive import Archive, Loss, Screen
+from ._brief import brief_levels
 from ._checkpoint import Checkpoint, fingerprint
 from ._direct import direct
 from ._evaluation import Evaluation, Progress
@@ -35,7 +36,7 @@ class SearchResult:
 
     Attributes:
         levels: int64 (modules,), best assignment; always within budget.
-        loss: Loss of the best assignment; infinity if no evaluation succeeded.
+        loss: Loss of the best assignment; infinity only if Ctrl-C came before any evaluation succeeded.
         cost: Total cost of the best assignment, added by `math.fsum`; a dictionary if the costs are named.
         history: Full evaluations in order.
         interrupted: Whether Ctrl-C ended the search early.
@@ -46,6 +47,12 @@ class SearchResult:
     cost: float | dict[str, float]
     history: tuple[Evaluation, ...]
     interrupted: bool
+
+    def __repr__(self) -> str:
+        return (
+            f"SearchResult(levels={brief_levels(self.levels)}, loss={self.loss:.6g}, "
+            f"evaluations={self.evaluations}, interrupted={self.interrupted})"
+        )
 
     @property
     def evaluations(self) -> int:
@@ -73,12 +80,13 @@ def search(
     """Search for the assignment within budget with the smallest loss.
 
     The same arguments give the same result if `loss` is deterministic. Ctrl-C ends the search and returns the
-    best assignment so far.
+    best assignment so far, even if no evaluation has succeeded yet.
 
     Args:
         problem: Costs, priors and budget. The priors guide the search.
         loss: Function that returns the loss of an assignment, int64 (modules,). If the result is not finite,
-            the evaluation has failed: it counts as an evaluation, with an infinite loss.
+            the evaluation has failed: it counts as an evaluation, with an infinite loss. The search goes on,
+            since other assignments may succeed.
         evaluations: Largest number of assignments to evaluate, all distinct. The search ends early if it
             finds no new ones.
         seed: Seed of the random numbers.
@@ -91,15 +99,16 @@ def search(
             halving.
         callback: Called with a `Progress` after every full evaluation.
         checkpoint: JSON file that keeps the evaluations. If it exists, the search resumes from it and ends
-            with the same result as without the interruption.
+            with the same result as without the interruption. Failed evaluations are kept as well and not
+            repeated.
 
     Returns:
         The best assignment, its loss and cost, and the history of evaluations.
 
     Raises:
         InfeasibleBudget: If no assignment is within budget.
-        ValueError: If an argument is invalid, `loss` or `screen` returns no number, or the checkpoint belongs
-            to another search.
+        ValueError: If an argument is invalid, `loss` or `screen` returns no number, the checkpoint belongs to
+            another search, or the search ends and every evaluation, resumed ones included, has failed.
     """
     if method not in METHODS:
         raise ValueError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}")
@@ -122,6 +131,8 @@ def search(
         _evaluate_proposals(archive, proposals)
     except KeyboardInterrupt:
         interrupted = True
+    if not interrupted and archive.best is not None and math.isinf(archive.best.loss):
+        raise _no_finite_loss(len(archive.history), checkpoint)
     levels = solve(problem) if archive.best is None else archive.best_levels
     return SearchResult(
         levels=levels,
@@ -139,6 +150,16 @@ def _checked_start(problem: Problem, place: int, start: ArrayLike) -> Levels:
             f"start {place} is over budget: it costs {problem.cost(levels)}, the budget is {problem.budget}"
         )
     return levels
+
+
+def _no_finite_loss(tried: int, checkpoint: str | Path | None) -> ValueError:
+    message = (
+        f"no candidate had a finite loss: the loss was nan or infinite for every assignment tried ({tried}); "
+        "check that the loss is finite for one of them, such as solve(problem)"
+    )
+    if checkpoint is not None:
+        message += f", then remove the checkpoint {checkpoint}, which keeps the failed evaluations"
+    return ValueError(message)
 
 
 def _evaluate_starts(archive: Archive, starts: Iterable[Levels]) -> None:
