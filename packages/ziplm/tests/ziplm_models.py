@@ -100,6 +100,14 @@ def removed_by(model: PreTrainedModel, pattern: str) -> list[int]:
     return [branch.groups if count is None else count for branch, count in zip(branches, counts, strict=True)]
 
 
+def sizes_of(model: PreTrainedModel) -> dict[str, list[int]]:
+    """Return the groups of each layer's attention and FFN."""
+    sizes: dict[str, list[int]] = {"attention": [], "ffn": []}
+    for branch in architecture_of(model).branches(model):
+        sizes[branch.kind].append(branch.groups)
+    return sizes
+
+
 def tokens_for(name: str) -> dict[str, torch.Tensor]:
     """Return a padded batch for the class of that name."""
     generator = torch.Generator().manual_seed(2)

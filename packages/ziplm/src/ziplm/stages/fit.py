@@ -84,25 +84,26 @@ def _fit_each(
 def _fit_uniform(
     choices: Choices, levels: Levels, prior: str, budgets: Mapping[str, float], total: Total
 ) -> Levels:
-    """Choose the common sizes again, with the budget shifted by the error of the measurement."""
-    allowed = budgets[SECONDS]
-    tried: list[tuple[float, Levels]] = []
+    """Choose the common sizes again, with a budget corrected by the error of the measurement."""
+    tried: list[tuple[float, tuple[int, ...]]] = []
     for _ in range(ROUNDS):
         measured = total(levels)
-        tried.append((measured, levels))
+        tried.append((measured, tuple(int(level) for level in levels)))
         if (1 - TOLERANCE) * budgets[SECONDS] <= measured <= budgets[SECONDS]:
             break
-        allowed += budgets[SECONDS] - measured
+        predicted = choices.table.fixed + choices.total(SECONDS, levels)
+        allowed = predicted + budgets[SECONDS] - measured
+        if measured > budgets[SECONDS]:  # common sizes are far apart: these must not be chosen again
+            allowed = min(max(allowed, (1 + 1e-9) * choices.smallest_seconds), (1 - 1e-9) * predicted)
         try:
-            again = choices.solve(prior, {**budgets, SECONDS: allowed})
+            levels = choices.solve(prior, {**budgets, SECONDS: allowed})
         except InfeasibleBudget as error:
             raise _unreachable(error) from error
-        if list(again) == list(levels):
+        if tuple(int(level) for level in levels) in [own for _, own in tried]:
             break
-        levels = again
-    else:  # common sizes are far apart: the last correction may be worse than an earlier one
-        within = [own for own in tried if own[0] <= budgets[SECONDS]]
-        levels = max(within, key=lambda own: own[0])[1] if within else levels
+    # The last correction may miss the budget, or not have been measured: prefer the largest that met it.
+    within = [own for own in tried if own[0] <= budgets[SECONDS]]
+    levels = max(within)[1] if within else levels
     total(levels)  # the final measurement, which decides nothing
     return levels
 

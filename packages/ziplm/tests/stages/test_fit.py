@@ -1,0 +1,174 @@
+"""Fit corrects levels by the measured time of the whole model, for uniform sizes and absolute times too."""
+
+from collections.abc import Callable
+
+import pytest
+from latency_profiler import LatencyCurve, LatencyTable
+from transformers import PreTrainedModel
+from ziplm import UnreachableTarget
+from ziplm.architectures.registry import architecture_of
+from ziplm.options.setting import Setting
+from ziplm.stages.choices import SECONDS, Choices, Levels
+from ziplm.stages.fit import fit_levels
+from ziplm.stages.measure import Measured, measure
+from ziplm.stages.profile import latency_table
+from ziplm_choices import RIGHT, choices_with, predicted
+from ziplm_clock import count_products
+from ziplm_models import sizes_of
+from ziplm_pipeline import CLASSIFIER, lively_model, named_traces
+
+MODEL = lively_model(CLASSIFIER)
+TRACES = named_traces(MODEL)
+Measure = Callable[[PreTrainedModel], Measured]
+SPEEDUPS = [1.2, 1.5, 1.8, 2, 2.2, 2.5, 3, 3.5, 4]
+
+
+def choices_for(uniform: bool) -> Choices:
+    """Return choices that fit the tiny model."""
+    plain = choices_with(one=RIGHT)
+    branches = architecture_of(MODEL).branches(MODEL)
+    assert [own.branch.name for own in plain.levels] == [branch.name for branch in branches]
+    return Choices(plain.levels, plain._priors, plain.table, uniform=uniform)
+
+
+def machine(choices: Choices, factor: float, clock: float = 1.0) -> Measure:
+    """Return a measurement in which shrunk models take `factor` times the predicted seconds.
+
+    Args:
+        choices: has the table that predicts.
+        factor: error of the table for shrunk models; the dense model takes exactly the predicted seconds.
+        clock: factor of all seconds, which leaves the speedup as it is.
+    """
+
+    def measure_small(small: PreTrainedModel) -> Measured:
+        seconds, dense = factor * choices.table.predict(sizes_of(small)), choices.dense_seconds
+        speedup = dense / seconds
+        return Measured(speedup, speedup, speedup, clock * seconds, clock * dense)
+
+    return measure_small
+
+
+def fit(
+    choices: Choices, speedup: float, measure_small: Measure, *, absolute: bool = False
+) -> tuple[tuple[int, ...], tuple[int, ...], Measured]:
+    """Return the levels before and after the fit, and the final measurement."""
+    budgets = {SECONDS: choices.dense_seconds / speedup}
+    start = choices.solve("one", budgets)
+    levels, rounds, final = fit_levels(
+        MODEL, TRACES, choices, start, "one", budgets, measure_small, absolute=absolute
+    )
+    assert 1 <= len(rounds) <= 3
+    assert rounds[0]["predicted_seconds"] == pytest.approx(predicted(choices, start))
+    return tuple(start.tolist()), levels, final
+
+
+def is_uniform(choices: Choices, levels: Levels) -> bool:
+    return all(len(set(sizes)) == 1 for sizes in choices.sizes(levels).values())
+
+
+@pytest.mark.parametrize("uniform", [True, False])
+@pytest.mark.parametrize("factor", [1.03, 1.1, 1.2])
+def test_the_measured_speedup_meets_the_target_where_the_predicted_one_is_too_large(
+    uniform: bool, factor: float
+) -> None:
+    choices = choices_for(uniform)
+    missed = 0
+    for speedup in SPEEDUPS:
+        start, levels, final = fit(choices, speedup, machine(choices, factor))
+        assert is_uniform(choices, levels) == uniform
+        assert final.speedup >= speedup
+        assert final.speedup == pytest.approx(choices.dense_seconds / factor / predicted(choices, levels))
+        missed += choices.dense_seconds / factor / predicted(choices, start) < speedup
+    assert missed >= len(SPEEDUPS) / 3  # control: without the fit, many of them miss
+
+
+@pytest.mark.parametrize("uniform", [True, False])
+def test_levels_stay_where_the_prediction_is_right(uniform: bool) -> None:
+    choices = choices_for(uniform)
+    for speedup in SPEEDUPS:
+        start, levels, final = fit(choices, speedup, machine(choices, 1.0))
+        assert levels == start
+        assert final.speedup >= speedup
+
+
+@pytest.mark.parametrize("uniform", [True, False])
+def test_models_that_are_faster_than_predicted_become_larger(uniform: bool) -> None:
+    choices = choices_for(uniform)
+    start, levels, final = fit(choices, 3, machine(choices, 0.8))
+    assert predicted(choices, levels) > predicted(choices, start)
+    assert final.speedup >= 3
+
+
+@pytest.mark.parametrize("uniform", [True, False])
+def test_the_smallest_sizes_are_tried_before_a_target_is_given_up(uniform: bool) -> None:
+    choices = choices_for(uniform)
+    reachable = choices.largest_speedup / 1.5
+    _, levels, final = fit(choices, 0.999 * reachable, machine(choices, 1.5))
+    assert choices.sizes(levels) == {"attention": [0] * 3, "ffn": [0] * 3}
+    assert final.speedup >= 0.999 * reachable
+    with pytest.raises(UnreachableTarget, match="cannot be reached when it is measured"):
+        fit(choices, 1.001 * reachable, machine(choices, 1.5))
+
+
+def test_without_a_budget_of_seconds_the_levels_stay_and_are_measured_once() -> None:
+    choices = choices_for(uniform=False)
+    start = choices.solve("one", {SECONDS: choices.dense_seconds / 2})
+    seen: list[dict[str, list[int]]] = []
+
+    def measure_small(small: PreTrainedModel) -> Measured:
+        seen.append(sizes_of(small))
+        return machine(choices, 5.0)(small)
+
+    levels, rounds, _ = fit_levels(MODEL, TRACES, choices, start, "one", {"params": 1.0}, measure_small)
+    assert levels == tuple(start)
+    assert rounds == []
+    assert seen == [choices.sizes(start)]
+
+
+@pytest.mark.parametrize("uniform", [True, False])
+def test_the_seconds_decide_for_a_latency_and_the_ratio_for_a_speedup(uniform: bool) -> None:
+    choices = choices_for(uniform)
+    speedup = 2.5
+    budget = choices.dense_seconds / speedup
+    slow_clock = machine(choices, 1.0, clock=1.3)  # the predicted speedups are right, the seconds are not
+    start, levels, final = fit(choices, speedup, slow_clock, absolute=True)
+    assert final.seconds <= budget
+    assert predicted(choices, levels) < predicted(choices, start)
+    start, levels, final = fit(choices, speedup, slow_clock)
+    assert levels == start
+    assert final.seconds > budget  # control: the ratio alone does not meet a latency
+
+    slow_small = machine(choices, 1.3, clock=1 / 1.3)  # the predicted seconds are right, the speedups are not
+    start, levels, final = fit(choices, speedup, slow_small, absolute=True)
+    assert levels == start
+    assert final.seconds <= budget
+    assert final.speedup < speedup  # control: the seconds alone do not meet a speedup
+    start, levels, final = fit(choices, speedup, slow_small)
+    assert final.speedup >= speedup
+    assert levels != start
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+def test_a_table_of_a_faster_machine_is_corrected_for_latencies_only(
+    absolute: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock counts multiplications, so the seconds measured are exactly 1.3 times those of the table."""
+    count_products(monkeypatch)
+    setting = Setting(threads=1, clock="cpu", sequence_length=10)
+    here = latency_table(MODEL, setting, max_seconds=1e-3)
+    curves = {
+        kind: LatencyCurve(curve.sizes, tuple(seconds / 1.3 for seconds in curve.seconds))
+        for kind, curve in here.curves.items()
+    }
+    faster = LatencyTable(here.environment, here.fixed / 1.3, curves)
+    plain = choices_for(uniform=False)
+    choices = Choices(plain.levels, plain._priors, faster)
+
+    def measure_small(small: PreTrainedModel) -> Measured:
+        return measure(MODEL, small, setting, max_seconds=1e-3)
+
+    start, levels, final = fit(choices, 2, measure_small, absolute=absolute)
+    assert final.seconds == pytest.approx(1.3 * predicted(choices, levels), rel=1e-6)
+    assert (final.seconds <= choices.dense_seconds / 2) == absolute
+    assert (levels == start) != absolute
+    assert final.speedup >= 2
