@@ -22,6 +22,11 @@ EXCLUDED = torch.cat([torch.full((3, 1), -torch.inf), LOGITS[:, 1:]], dim=1)  # 
 
 BAD = {
     "logit shapes": (lambda: logit_loss(LOGITS, LOGITS[:2]), "(3, 4)", "(2, 4)"),
+    "class counts": (
+        lambda: logit_loss(LOGITS, LOGITS[:, :3]),
+        "the numbers of classes differ, 4 of the student and 3 of the teacher",
+        "same classes",
+    ),
     "integer logits": (lambda: logit_loss(LOGITS.long(), LOGITS), "student", "torch.int64"),
     "no examples": (lambda: logit_loss(LOGITS[:0], LOGITS[:0]), "(0, 4)"),
     "logits with one dimension": (lambda: logit_loss(LOGITS[0], LOGITS[0]), "(4,)"),
@@ -115,6 +120,12 @@ BAD = {
         "(2, 4, 5)",
         "(2, 3, 5)",
     ),
+    "hidden sizes": (
+        lambda: token_loss([h[..., :3] for h in HIDDEN], HIDDEN, MASK),
+        "layer 0: the hidden sizes differ, 3 of the student and 5 of the teacher",
+        "project one of them",
+        "use a teacher of the same hidden size",
+    ),
     "layers of different shapes": (
         lambda: token_loss([*HIDDEN[:2], HIDDEN[2][:1]], [*HIDDEN[:2], HIDDEN[2][:1]], MASK),
         "layer 1",
@@ -184,9 +195,30 @@ def test_the_same_functions_accept_valid_input():
     DistillationLoss(1, 1, 1)(Outputs(LOGITS, HIDDEN), Outputs(LOGITS, HIDDEN), task_loss=torch.tensor(1.0))
 
 
+def test_advice_about_batches_is_given_only_for_different_batches():
+    with pytest.raises(ValueError, match="same batch"):
+        token_loss(HIDDEN, [h[:1] for h in HIDDEN], None)
+    with pytest.raises(ValueError, match="hidden sizes differ") as error:
+        token_loss(HIDDEN, [h[..., 1:] for h in HIDDEN], MASK)
+    assert "batch" not in str(error.value)
+
+
+def test_hidden_states_of_another_size_can_be_projected_first():
+    """The advice given for different hidden sizes works."""
+    small = hidden(3, 2, 4, 3, seed=1)
+    projection = torch.nn.Linear(3, 5, dtype=small[0].dtype)
+    token_loss([projection(h) for h in small], HIDDEN, MASK).backward()
+    assert projection.weight.grad.abs().sum() > 0
+
+
 def test_student_and_teacher_on_different_devices_raise():
     with pytest.raises(ValueError, match="student is on cpu, the teacher on meta"):
         logit_loss(LOGITS, LOGITS.to("meta"))
+
+
+def test_the_repr_of_outputs_shows_shapes_only():
+    assert repr(Outputs(LOGITS, HIDDEN)) == "Outputs(logits=(3, 4), hidden_states=3 x (2, 4, 5))"
+    assert repr(Outputs((LOGITS, LOGITS))) == "Outputs(logits=2 x (3, 4), hidden_states=None)"
 
 
 def test_outputs_without_logits_or_hidden_states_raise():

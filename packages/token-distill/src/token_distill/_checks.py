@@ -28,6 +28,25 @@ def require_same(student: Tensor, teacher: Tensor, what: str) -> None:
         raise ValueError(f"{what}: shape {tuple(student.shape)} has no elements; give at least one example")
 
 
+def require_same_last_size(student: Tensor, teacher: Tensor, what: str, size: str, advice: str) -> None:
+    """Raise if the last dimensions differ, which another batch would not change.
+
+    Args:
+        student: tensor of the student.
+        teacher: tensor of the teacher.
+        what: name of the tensors in the error message.
+        size: name of their last dimension's size, in the plural.
+        advice: what to do about the difference.
+    """
+    if min(student.ndim, teacher.ndim) < 2 or student.ndim != teacher.ndim:
+        return  # not even the number of dimensions is right, which `require_same` reports
+    ours, theirs = student.shape[-1], teacher.shape[-1]
+    if ours != theirs:
+        raise ValueError(
+            f"{what}: the {size} differ, {ours} of the student and {theirs} of the teacher; {advice}"
+        )
+
+
 def require_temperature(temperature: float) -> None:
     """Raise unless the temperature is positive, and low enough for an accurate KL in float32."""
     if not 0 < temperature <= _HIGHEST_TEMPERATURE:

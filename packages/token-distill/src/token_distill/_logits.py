@@ -7,7 +7,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from ._checks import boolean_mask, require_finite, require_same, require_temperature
+from ._checks import (
+    boolean_mask,
+    require_finite,
+    require_same,
+    require_same_last_size,
+    require_temperature,
+)
 from ._rows import MEAN_SQUARE, Divergence, Rows, mean_over_rows
 
 
@@ -34,6 +40,13 @@ def logit_loss(
         ValueError: the shapes differ, there are fewer than two classes, the temperature is out of range, the
             mask keeps nothing, or the logits hold nan.
     """
+    require_same_last_size(
+        student_logits,
+        teacher_logits,
+        "logits",
+        "numbers of classes",
+        "use a teacher with the same classes, or select the classes that both have",
+    )
     require_same(student_logits, teacher_logits, "logits")
     require_temperature(temperature)
     if student_logits.ndim < 2:

@@ -1,5 +1,6 @@
 """Model outputs that the losses read: logits and hidden states."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,10 @@ class Outputs:
 
     logits: Logits | None = None
     hidden_states: Sequence[Tensor] | None = None
+
+    def __repr__(self) -> str:
+        """Return the shapes instead of the values, which can fill many pages."""
+        return f"Outputs(logits={_shapes(self.logits)}, hidden_states={_shapes(self.hidden_states)})"
 
     @classmethod
     def of(cls, output: Any) -> "Outputs":
@@ -55,3 +60,13 @@ class Outputs:
                 f"{type(output).__name__} has no logits and no hidden_states; return a tensor or Outputs(...)"
             )
         return cls(logits, hidden_states)
+
+
+def _shapes(tensors: Tensor | Sequence[Tensor] | None) -> str:
+    """The shapes of tensors as text; equal ones are counted."""
+    if tensors is None:
+        return "None"
+    if isinstance(tensors, Tensor):
+        return str(tuple(tensors.shape))
+    counts = Counter(tuple(tensor.shape) for tensor in tensors)
+    return " + ".join(f"{count} x {shape}" for shape, count in counts.items())

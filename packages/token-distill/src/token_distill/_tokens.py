@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from ._checks import require_finite, require_same
+from ._checks import require_finite, require_same, require_same_last_size
 from ._rows import MEAN_SQUARE, Divergence, Rows, mean_over_rows
 
 Distance = Literal["euclidean", "mse", "cosine"]
@@ -28,7 +28,8 @@ def token_loss(
     Args:
         student_hidden: the embeddings, then the output of each layer, each (batch, tokens, hidden), as models
             of transformers return them: 13 tensors for 12 layers. Any floating point dtype.
-        teacher_hidden: as many tensors of the same shapes; dtypes may differ. They receive no gradient.
+        teacher_hidden: as many tensors of the same shapes; dtypes may differ. They receive no gradient. If
+            the hidden sizes differ, project one of them to the size of the other first.
         mask: (batch, tokens), 1 or True for tokens, 0 for padding, which is ignored. None if there is no
             padding.
         layers: indices of the layers to compare, which are those not pruned away: a layer is pruned away only
@@ -105,6 +106,14 @@ def _require_equal_shapes(layers: Sequence[_Layer]) -> None:
     """Raise unless all hidden states have one shape, the same in all layers and both models."""
     first = layers[0].student
     for name, student, teacher in layers:
+        require_same_last_size(
+            student,
+            teacher,
+            name,
+            "hidden sizes",
+            "project one of them to the size of the other first, for example by a torch.nn.Linear that is "
+            "trained with the student, or use a teacher of the same hidden size",
+        )
         require_same(student, teacher, name)
         if student.ndim < 2 or student.shape != first.shape:
             raise ValueError(
