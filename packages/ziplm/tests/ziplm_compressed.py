@@ -1,5 +1,7 @@
 """Two tiny dense models with data for both, and options for runs on them that measure nothing."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +61,21 @@ def without_times(metrics: dict[str, Any]) -> dict[str, Any]:
     return {
         name: value for name, value in metrics.items() if name not in ("seconds", "bytes_on_disk", "command")
     }
+
+
+class Recorder:
+    """A reporter that keeps the descriptions of all stages, and all notes."""
+
+    def __init__(self) -> None:
+        self.stages: list[str] = []
+        self.notes: list[str] = []
+
+    @contextmanager
+    def stage(self, description: str) -> Iterator[Callable[[float, float], None]]:
+        """Keep the description."""
+        self.stages.append(description)
+        yield lambda done, total: None
+
+    def note(self, text: str) -> None:
+        """Keep the text."""
+        self.notes.append(text)

@@ -1,4 +1,4 @@
-"""What cannot work is said before calibration, pruning and search, and no run folder is spoilt by it."""
+"""What cannot work is refused before calibration, pruning and search, and the run folder stays usable."""
 
 import dataclasses
 import json
@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import ziplm
 from click.testing import CliRunner, Result
-from latency_profiler import LatencyTable
+from latency_profiler import LatencyTable, ProfilerError
+from ziplm import UnreachableTarget, UsageError, ZipLMError
 from ziplm.cli import main
-from ziplm.options.options import Options
-from ziplm.options.toml import merged
-from ziplm.tasks import Source, make_task
+from ziplm_compressed import options_for, write_files
 from ziplm_models import tiny_model
 from ziplm_pipeline import linear_table
 from ziplm_text import letter_rows, letter_tokenizer, write_rows
@@ -31,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def compress(folder: Path, run: Path, *more: object, validation: bool = True, task: str = "") -> Result:
+def command(folder: Path, run: Path, *more: object, validation: bool = True, task: str = "") -> Result:
     task = task or "classification"
     model, data = ("classifier", "train") if task == "classification" else ("masked", "texts")
     evaluated = ("--validation-file", folder / f"{data}.csv") if validation else ()
@@ -58,48 +56,52 @@ GRADUAL = ("--mode", "gradual", "--steps-per-target", 1)
         (("--mode", "gradual", "--steps-per-target", 0), "steps_per_target is 0; use 1 or more, or -1"),
     ],
 )
-def test_options_that_do_not_fit(folder: Path, tmp_path: Path, more: tuple[Any, ...], message: str) -> None:
-    result = compress(folder, tmp_path / "run", *more)
+def test_options_that_do_not_fit_are_refused(
+    folder: Path, tmp_path: Path, more: tuple[Any, ...], message: str
+) -> None:
+    result = command(folder, tmp_path / "run", *more)
     assert message in result.stderr.splitlines()[-1]
     assert result.exit_code == 2
-    assert not (tmp_path / "run/state/metric.safetensors").exists()
+    assert not (tmp_path / "run/state/fisher.safetensors").exists()
 
 
-def test_nothing_to_evaluate_on(folder: Path, tmp_path: Path) -> None:
-    result = compress(folder, tmp_path / "run", validation=False)
+def test_a_run_without_evaluation_data_is_refused(folder: Path, tmp_path: Path) -> None:
+    result = command(folder, tmp_path / "run", validation=False)
     assert "there is nothing to evaluate on; give --validation-file" in result.stderr
-    assert compress(folder, tmp_path / "run").exit_code == 0  # and the folder can still be used
+    assert command(folder, tmp_path / "run").exit_code == 0  # the folder can still be used
 
 
-def test_embeddings_have_no_loss_of_their_own(folder: Path, tmp_path: Path) -> None:
-    result = compress(folder, tmp_path / "run", "--loss", "task", task="embedding")
+def test_the_task_loss_is_refused_for_embeddings(folder: Path, tmp_path: Path) -> None:
+    result = command(folder, tmp_path / "run", "--loss", "task", task="embedding")
     assert "task embedding has no loss of its own; use --loss kl" in result.stderr
 
 
-def test_a_model_with_another_head_becomes_embeddings_gradually(folder: Path, tmp_path: Path) -> None:
-    """It has no pooler and no logits; nothing has to be said about that."""
-    result = compress(folder, tmp_path / "run", *GRADUAL, task="embedding")
+def test_a_masked_language_model_can_be_compressed_gradually_as_embeddings(
+    folder: Path, tmp_path: Path
+) -> None:
+    """It has no pooler, and embeddings have no logits; neither is an error."""
+    result = command(folder, tmp_path / "run", *GRADUAL, task="embedding")
     assert result.exit_code == 0, result.output
     metrics = json.loads((tmp_path / "run/1.5x/metrics.json").read_text())
     assert metrics["seed"] == 0
-    assert not list((tmp_path / "run").rglob("traces/*"))  # they are large, and of this step alone
+    assert not list((tmp_path / "run").rglob("traces/*"))  # they are large, and used in this step alone
 
 
-def test_a_dry_run_sees_the_same(folder: Path, tmp_path: Path) -> None:
-    result = compress(folder, tmp_path / "run", "--dry-run", validation=False)
+def test_a_dry_run_refuses_the_same(folder: Path, tmp_path: Path) -> None:
+    result = command(folder, tmp_path / "run", "--dry-run", validation=False)
     assert "there is nothing to evaluate on" in result.stderr
-    assert compress(folder, tmp_path / "run").exit_code == 0
-    result = compress(folder, tmp_path / "run", "--dry-run", "--seed", 5)
+    assert command(folder, tmp_path / "run").exit_code == 0
+    result = command(folder, tmp_path / "run", "--dry-run", "--seed", 5)
     assert "was made with other options: seed is 5, was 0" in result.stderr
     table = LatencyTable.load(folder / "latency.json")
     strange = {f"other {kind}": curve for kind, curve in table.curves.items()}
     dataclasses.replace(table, curves=strange).save(tmp_path / "strange.json")
-    result = compress(folder, tmp_path / "new", "--dry-run", "--latency-table", tmp_path / "strange.json")
+    result = command(folder, tmp_path / "new", "--dry-run", "--latency-table", tmp_path / "strange.json")
     assert "the latency table is of a model with 0 groups" in result.stderr
 
 
-def test_a_speedup_is_over_the_model_that_was_given(folder: Path, tmp_path: Path) -> None:
-    assert compress(folder, tmp_path / "run").exit_code == 0
+def test_speedups_refer_to_the_model_that_is_given(folder: Path, tmp_path: Path) -> None:
+    assert command(folder, tmp_path / "run").exit_code == 0
     first = json.loads((tmp_path / "run/1.5x/metrics.json").read_text())
     (again,) = ziplm.compress(
         str(tmp_path / "run/1.5x"),
@@ -118,64 +120,52 @@ def test_a_speedup_is_over_the_model_that_was_given(folder: Path, tmp_path: Path
     assert again.metrics["predicted"]["speedup"] >= 1.5
 
 
-def test_another_method_is_not_undone_by_the_file_of_a_run(tmp_path: Path) -> None:
-    Options("m", "sst2", "o").save(tmp_path / "config.toml")
-    file = Options.load(tmp_path / "config.toml")
-    values = {name: getattr(file, name) for name in ("model", "task", "output", "prior", "search", "refit")}
-    again = Options.of(merged({**values, "method": "default"}, {"method": "ziplm"}))
-    assert (again.prior, again.search, again.refit) == ("own", "ziplm", False)
-    kept = Options.of(merged({**values, "method": "default", "refit": False}, {"seed": 3}))
-    assert (kept.prior, kept.search, kept.refit, kept.seed) == ("auto", "direct", False, 3)
-    presets = Options.of(
-        merged({**values, "learning_rate": 1.0, "mode": "gradual"}, {"preset": "bert-base-glue"})
-    )
-    assert presets.learning_rate != 1.0
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_files(tmp_path_factory.mktemp("files"))
 
 
-def test_f1_is_of_the_class_that_glue_means(tmp_path: Path) -> None:
-    """Whatever number the model has for it."""
-    task: Any = make_task("mrpc")
-    rows = [{"sentence1": "a", "sentence2": "b", "label": int(n > 1)} for n in range(8)]
-    file = write_rows(tmp_path / "dev.csv", rows)
-    found = []
-    for names in (["not_equivalent", "equivalent"], ["equivalent", "not_equivalent"]):
-        model = tiny_model("BertForSequenceClassification")
-        model.config.id2label = dict(enumerate(names))
-        model.config.label2id = {name: number for number, name in enumerate(names)}
-        head: Any = model.classifier
-        with torch.no_grad():
-            head.weight.zero_()
-            head.bias.copy_(torch.tensor([float(name == "not_equivalent") for name in names]))
-        splits = task.load_splits(model, letter_tokenizer(), Source(eval_file=file), 16)
-        found.append(task.evaluate(model, splits.evaluation["eval"]))
-    assert found == [{"f1": 0.0, "accuracy": 0.25}] * 2
+@pytest.mark.parametrize("architecture", ["bert", "gpt2"])
+def test_unreachable_targets_are_refused(files: Path, architecture: str, tmp_path: Path) -> None:
+    with pytest.raises(UnreachableTarget, match="target 6x cannot be reached: with everything removed"):
+        ziplm.compress(**options_for(files, architecture, tmp_path / "run", speedup=[2, 6]))
+    assert not (tmp_path / "run/state/fisher.safetensors").exists()
+    assert not (tmp_path / "run/state/traces").exists()
+    with pytest.raises(UsageError, match="target 90ms is slower than the dense model"):
+        ziplm.compress(**options_for(files, architecture, tmp_path / "run", latency_ms=[90]))
 
 
-def evaluate(folder: Path, *more: object) -> Result:
-    arguments = ("evaluate", folder / "classifier", "--validation-file", folder / "train.csv", *more)
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+def test_a_prior_that_does_not_fit_the_task_is_refused(files: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match="prior exact is not for task classification; it is for mean embeddings"
+    ):
+        ziplm.compress(**options_for(files, "bert", tmp_path / "run", speedup=[2], prior="exact"))
 
 
-@pytest.mark.parametrize("device", ["cuda", "foo"])
-def test_evaluate_needs_a_device_that_is_there(folder: Path, device: str) -> None:
-    if device == "cuda" and torch.cuda.is_available():
-        device = "cuda:99"
-    result = evaluate(folder, "--task", "classification", "--device", device)
-    assert result.exit_code in (1, 2)
-    assert len(result.stderr.strip().splitlines()) == 1
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"train_file": "valid.csv"}, "there are 30 training examples; give at least 40 to calibrate on"),
+        ({"latency_table": "nothing.json"}, "cannot read .*nothing.json"),
+        (
+            {"latency_table": "other.json"},
+            "the latency table is of a model with 8 groups of attention, not 4",
+        ),
+        ({"model": "nothing"}, "nothing"),
+        ({"model": "gpt2"}, "is a GPT2LMHeadModel, but task classification needs"),
+    ],
+)
+def test_files_and_models_that_do_not_fit_are_named_in_one_line(
+    files: Path, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    linear_table(heads=8).save(files / "other.json")
+    absolute = {k: str(files / v) if isinstance(v, str) else v for k, v in change.items()}
+    with pytest.raises((ZipLMError, ProfilerError), match=message) as caught:
+        ziplm.compress(**options_for(files, "bert", tmp_path / "run", speedup=[2], **absolute))
+    assert "\n" not in str(caught.value)
 
 
-def test_predictions_of_a_validation_file(folder: Path, tmp_path: Path) -> None:
-    test = write_rows(tmp_path / "test.tsv", [{"sentence": "a b"}, {"sentence": "c"}])
-    more = ("--validation-file", test, "--predictions", tmp_path / "out")
-    result = evaluate(folder, "--task", "sst2", "--sequence-length", 16, *more)
-    assert result.exit_code == 0, result.output
-    assert len((tmp_path / "out/SST-2.tsv").read_text().splitlines()) == 3
-
-
-def test_without_a_network_a_name_is_looked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr("ziplm.network._answers", lambda: asked.append(1))
-    with pytest.raises(ziplm.BadCheckpoint, match="there is no folder some/model, and the hub gave no model"):
-        ziplm.load("some/model")
-    assert asked
+def test_unreachable_limits_beside_a_share_of_the_metric_are_refused(files: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnreachableTarget, match=r"recover0\.9-params1 cannot be reached"):
+        ziplm.compress(**options_for(files, "gpt2", tmp_path / "run", recover=[0.9], params=[1]))
+    assert not (tmp_path / "run" / "state" / "traces").exists()

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import ziplm
 from ziplm import UsageError, compress
-from ziplm.benchmarking import REGIMES
-from ziplm.tasks import Source, TASKS, make_task
+from ziplm.options.setting import REGIMES
+from ziplm.tasks import TASKS, Source, make_task
 from ziplm_clock import count_products
 from ziplm_tasks import file_for, model_for
 from ziplm_text import letter_tokenizer
@@ -23,7 +23,7 @@ INPUTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("regime", REGIMES)
 @pytest.mark.parametrize("name", TASKS)
-def test_every_task_in_every_regime(
+def test_every_task_can_be_compressed_in_every_regime(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, regime: str
 ) -> None:
     count_products(monkeypatch)
@@ -42,7 +42,7 @@ def test_every_task_in_every_regime(
         "evaluations": 2,
         "threads": 1,
         "clock": "cpu",
-        "attention": "eager",  # whose products can be counted
+        "attention": "eager",  # its products can be counted
         "profile_seconds": 1e-3,
         "measure_seconds": 1e-3,
         "regime": regime,
@@ -68,9 +68,9 @@ def test_every_task_in_every_regime(
     ((split, features),) = splits.evaluation.items()
     assert metrics["metric"]["name"] == task.metric
     reported = metrics["metrics"]["compressed"][split]
-    # Examples are there three times: rounding decides the ranks of equal predictions.
+    # Each example occurs three times, so that rounding decides the ranks of equal predictions.
     assert task.evaluate(small, features) == pytest.approx(reported, rel=1e-3, abs=1e-3)
 
 
-def test_regimes_are_all_here() -> None:
+def test_all_regimes_are_tested() -> None:
     assert set(INPUTS) == set(REGIMES)

@@ -2,27 +2,33 @@
 
 import json
 import shutil
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import ziplm
-import ziplm.finetune as finetuning
 from click.testing import CliRunner
-from transformers import TrainerCallback
+from latency_profiler import LatencyTable
+from torch.nn.modules.module import register_module_forward_pre_hook
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from ziplm.architectures.registry import architecture_of
 from ziplm.cli import main
 from ziplm.errors import UsageError
 from ziplm.files import read_json
-from ziplm.gradual import GradualMember
-from ziplm.stages.levels import branch_levels, size_grid
-from ziplm.pipeline import Pipeline
-from ziplm.runs.progress import Silent
-from ziplm.runs.folder import Run
+from ziplm.options.options import Options
 from ziplm.options.targets import Target
-from ziplm.options.training import TrainingOptions
+from ziplm.options.toml import load_options
+from ziplm.pipelines.common_steps import make_choices
+from ziplm.pipelines.gradual import training_options
+from ziplm.pipelines.loading import load_start
+from ziplm.runs.folder import Run
+from ziplm.runs.workers import Workers
+from ziplm.stages.evaluate import divergences
+from ziplm.stages.levels import branch_levels, size_grid
+from ziplm.tasks import make_task
+from ziplm.tasks.heads import mean_divergence
 from ziplm_gradual import gradual_options
 from ziplm_models import HEADS, WIDTH, tiny_model
 from ziplm_text import letter_tokenizer
@@ -34,58 +40,74 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def family(options: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> list[ziplm.Member]:
+def family(options: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> ziplm.Family:
     return ziplm.compress(output=tmp_path_factory.mktemp("run") / "run", **options)
 
 
-def test_each_target_starts_from_the_one_before(family: list[ziplm.Member]) -> None:
+def test_each_target_starts_from_the_one_before(family: ziplm.Family) -> None:
     first, second = (member.metrics["sizes"] for member in family)
     for kind in first:
         assert all(b <= a for a, b in zip(first[kind], second[kind], strict=True))
 
 
-def test_steps_read_data_as_the_dense_model_does_and_count_sparsity_from_it(
-    options: dict[str, Any], family: list[ziplm.Member]
+def test_data_is_read_once_by_the_dense_model(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = ziplm.Options.of({**options, "output": str(family[0].folder.parent)})
-    dense = Pipeline(config, Run(config.output), Silent())
-    step = Pipeline(config, Run(config.output), Silent(), before=dense, model=ziplm.load(family[0].folder))
-    assert step.task is dense.task  # padding and pooling are learnt from the model and the data
+    """The task learns padding and pooling from the dense model and the data, for all steps."""
+    task = type(make_task("classification"))
+    read: Callable[..., Any] = task.load_splits
+    sizes = []
+
+    def noted(self: Any, model: Any, *arguments: Any) -> Any:
+        sizes.append([branch.groups for branch in architecture_of(model).branches(model)])
+        return read(self, model, *arguments)
+
+    monkeypatch.setattr(task, "load_splits", noted)
+    ziplm.compress(output=tmp_path, **options)
+    assert sizes == [[HEADS, WIDTH] * 3]
+
+
+def test_the_sparsity_of_a_step_refers_to_the_dense_model(family: ziplm.Family) -> None:
+    run = Run(family[0].folder.parent)
+    start = load_start(load_options(run.options_file), run)
+    table = LatencyTable.load(run.latency_file)
+    reach = make_choices(start, start.dense, table)
+    step = make_choices(start, ziplm.load(family[0].folder), table)
     half = Target("size", 0.0, (("sparsity", 0.5),))
-    whole = sum(max(row) for row in dense.reachable.costs["params"])
-    assert half.budgets(step.reachable, dense.reachable)["params"] == pytest.approx(whole / 2)
-    assert half.budgets(step.reachable)["params"] < 0.45 * whole  # control: half of what is left
+    whole = sum(max(row) for row in reach.costs["params"])
+    assert step.budgets(half, reach)["params"] == pytest.approx(whole / 2)
+    assert step.budgets(half)["params"] < 0.45 * whole  # control: half of what is left
 
 
-def test_speedups_refer_to_the_dense_model(family: list[ziplm.Member]) -> None:
+def test_speedups_refer_to_the_dense_model(family: ziplm.Family) -> None:
     for member, target in zip(family, (1.5, 2.5), strict=True):
         assert member.metrics["predicted"]["speedup"] >= target - 1e-9
         assert member.metrics["dense_parameters"]["layers"] > member.metrics["parameters"]["layers"]
 
 
-def test_divergences_are_from_the_dense_model(family: list[ziplm.Member]) -> None:
-    run = family[0].folder.parent
-    dense = Pipeline(ziplm.Options.load(run / "config.toml"), Run(run), Silent())
+def test_divergences_are_from_the_dense_model(family: ziplm.Family) -> None:
+    run = Run(family[0].folder.parent)
+    start = load_start(load_options(run.options_file), run)
     for member in family:
-        found = dense.divergence(ziplm.load(member.folder))
-        assert member.metrics["divergence"] == pytest.approx(found, rel=1e-3)
+        found = divergences(ziplm.load(member.folder), start.dense, start.task, start.samples.judging)
+        assert member.metrics["divergence"] == pytest.approx(mean_divergence(found), rel=1e-3)
     assert family[0].metrics["divergence"] != pytest.approx(family[1].metrics["divergence"], rel=0.01)
 
 
-def test_every_target_is_trained(family: list[ziplm.Member]) -> None:
+def test_every_target_is_trained(family: ziplm.Family) -> None:
     assert [member.metrics["training"]["steps"] for member in family] == [4, 4]
     report = read_json(family[0].folder.parent / "family.json")
     assert (report["steps"], report["examples"], report["trainings"]) == (8, 64, 2)
     assert report["epochs"] == pytest.approx(64 / 80)
 
 
-def test_the_results_load(family: list[ziplm.Member]) -> None:
+def test_all_members_can_be_loaded(family: ziplm.Family) -> None:
     for member in family:
         assert ziplm.inspect(member.folder).heads == member.metrics["sizes"]["attention"]
 
 
-def test_a_repeated_run_is_the_same(
-    options: dict[str, Any], family: list[ziplm.Member], tmp_path: Path
+def test_a_repeated_run_makes_the_same_weights(
+    options: dict[str, Any], family: ziplm.Family, tmp_path: Path
 ) -> None:
     again = ziplm.compress(output=tmp_path / "run", **options)
     for one, other in zip(family, again, strict=True):
@@ -95,7 +117,7 @@ def test_a_repeated_run_is_the_same(
         assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_a_target_more_goes_on_from_the_last(options: dict[str, Any], family: list[ziplm.Member]) -> None:
+def test_a_faster_target_starts_from_the_last_member(options: dict[str, Any], family: ziplm.Family) -> None:
     before = (family[1].folder / "metrics.json").read_bytes()
     more = ziplm.compress(output=family[0].folder.parent, **{**options, "speedup": [1.5, 2.5, 4]})
     assert (family[1].folder / "metrics.json").read_bytes() == before
@@ -108,14 +130,14 @@ def test_the_teacher_can_be_trained_first(options: dict[str, Any], tmp_path: Pat
     name = "classifier.weight"
     assert not torch.equal(dense.state_dict()[name], original.state_dict()[name])
     assert made[0].metrics["training"]["steps"] == 4
-    report = read_json(tmp_path / "family.json")  # of the whole family
+    report = read_json(tmp_path / "family.json")
     assert (report["steps"], report["examples"], report["trainings"]) == (3 + 4, 8 * 7, 2)
     assert report["epochs"] == pytest.approx(8 * 7 / 80)
     seconds = read_json(tmp_path / "state" / "seconds.json")
     assert {"calibrate", "prune", "search", "finetune", "evaluate"} <= set(seconds)
     assert report["hours"] == pytest.approx(sum(seconds.values()) / 3600)
     assert report["hours"] * 3600 >= made[0].metrics["training"]["seconds"]
-    shutil.rmtree(tmp_path / "state")  # as the docs allow; what it all took is still known
+    shutil.rmtree(tmp_path / "state")  # as the docs allow; the members still know their times
     ziplm.compress(output=tmp_path, **{**options, "speedup": [2], "dense_steps": 3})
     assert read_json(tmp_path / "family.json")["hours"] == pytest.approx(report["hours"], rel=0.5)
 
@@ -135,7 +157,7 @@ def test_a_pretrained_model_gets_a_head_and_is_trained_first(options: dict[str, 
     assert torch.equal(*weights)
 
 
-def test_the_learning_rate_decays_anew_in_each_step(
+def test_each_step_is_trained_with_a_new_schedule_and_the_same_trackers(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates: list[list[float]] = []
@@ -147,28 +169,26 @@ def test_the_learning_rate_decays_anew_in_each_step(
         def on_step_end(self, *_: Any, lr_scheduler: Any, **__: Any) -> None:
             rates[-1].append(lr_scheduler.get_last_lr()[0])
 
-    trackers: list[tuple[str, ...]] = []
-    make = finetuning._arguments
+    trackers: list[list[str]] = []
+    make, train = TrainingArguments.__init__, Trainer.train
 
-    def noted(model: Any, examples: int, training: TrainingOptions, folder: Path) -> Any:
-        trackers.append(training.report_to)
-        return make(model, examples, replace(training, report_to=()), folder)
+    def made_without_trackers(self: Any, *values: Any, report_to: list[str], **named: Any) -> None:
+        trackers.append(report_to)
+        make(self, *values, report_to="none", **named)
 
-    monkeypatch.setattr(finetuning, "_arguments", noted)
-    begin = finetuning._Trainer.__init__
-
-    def watched(self: Any, *arguments: Any) -> None:
-        begin(self, *arguments)
+    def watched(self: Any, **named: Any) -> Any:
         self.add_callback(Rates())
+        return train(self, **named)
 
-    monkeypatch.setattr(finetuning._Trainer, "__init__", watched)
+    monkeypatch.setattr(TrainingArguments, "__init__", made_without_trackers)
+    monkeypatch.setattr(Trainer, "train", watched)
     ziplm.compress(output=tmp_path, **options, learning_rate=1e-3, report_to=["tensorboard"])
     falling = pytest.approx([0.75e-3, 0.5e-3, 0.25e-3, 0])
     assert rates == [falling, falling]
-    assert trackers == [("tensorboard",)] * 2
+    assert trackers == [["tensorboard"]] * 2
 
 
-def test_levels_begin_with_what_there_is(family: list[ziplm.Member]) -> None:
+def test_the_levels_of_a_member_start_at_its_own_sizes(family: ziplm.Family) -> None:
     model = ziplm.load(family[-1].folder)
     levels = branch_levels(architecture_of(model), model)
     grids = {"attention": list(range(HEADS, -1, -1)), "ffn": size_grid("ffn", WIDTH)}
@@ -177,22 +197,23 @@ def test_levels_begin_with_what_there_is(family: list[ziplm.Member]) -> None:
         size for layer in zip(*sizes.values(), strict=True) for size in layer
     ]
     for own in levels:
-        below = [size for size in grids[own.module.kind] if size < own.sizes[0]]
-        assert list(own.sizes) == [own.sizes[0], *below]  # one level where all is gone
+        below = [size for size in grids[own.branch.kind] if size < own.sizes[0]]
+        assert list(own.sizes) == [own.sizes[0], *below]  # a removed branch has one level
 
 
-def test_a_target_between_two_takes_a_step_of_its_own(options: dict[str, Any], tmp_path: Path) -> None:
-    """What was begun for 2.5x out of 1.5x is of no use to 2.5x out of 2x."""
+def test_a_target_between_two_others_takes_a_step_of_its_own(options: dict[str, Any], tmp_path: Path) -> None:
+    """Intermediate results for 2.5x from 1.5x are not used for 2.5x from 2x."""
     output = tmp_path / "run"
 
-    def stop(*_: Any) -> None:
+    def stop(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     ziplm.compress(output=output, **{**options, "speedup": [1.5]})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ziplm.gradual.GradualMember.finetune", stop)
+        patch.setattr(Trainer, "train", stop)
         with pytest.raises(KeyboardInterrupt):
             ziplm.compress(output=output, **options)
+    assert (output / "state/steps/2.5x-from-1.5x").is_dir()
     made = ziplm.compress(output=output, **{**options, "speedup": [1.5, 2, 2.5]})
     whole = ziplm.compress(output=tmp_path / "whole", **{**options, "speedup": [1.5, 2, 2.5]})
     for one, other in zip(made, whole, strict=True):
@@ -201,21 +222,20 @@ def test_a_target_between_two_takes_a_step_of_its_own(options: dict[str, Any], t
     assert not list(output.rglob("checkpoint-*"))
 
 
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_all_models_have_the_attention_that_is_asked_for(
-    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], tmp_path: Path, attention: str
 ) -> None:
-    seen = []
-    build = GradualMember._build
+    seen = {}
 
-    def noted(self: GradualMember, target: Any) -> Any:
-        seen.extend(
-            [self.pipeline.model.config._attn_implementation, self.pipeline.dense.config._attn_implementation]
-        )
-        return build(self, target)
+    def note(module: torch.nn.Module, *_: Any) -> None:
+        if isinstance(module, PreTrainedModel):
+            seen[module] = module.config._attn_implementation
 
-    monkeypatch.setattr(GradualMember, "_build", noted)
-    ziplm.compress(output=tmp_path, **options, attention="eager", dense_steps=1)
-    assert seen == ["eager"] * 4
+    with register_module_forward_pre_hook(note):
+        ziplm.compress(output=tmp_path, **options, attention=attention, dense_steps=1)
+    assert set(seen.values()) == {attention}
+    assert len(seen) > 4  # at least the dense and the current model of each step
 
 
 @pytest.mark.parametrize(
@@ -227,8 +247,10 @@ def test_all_models_have_the_attention_that_is_asked_for(
     ],
     ids=["without tokens", "without logits", "without teacher"],
 )
-def test_ablations_are_options(options: dict[str, Any], tmp_path: Path, weights: list[Any]) -> None:
-    """And the command says what the whole family took."""
+def test_each_part_of_the_loss_can_be_left_out(
+    options: dict[str, Any], tmp_path: Path, weights: list[Any]
+) -> None:
+    """The command also prints what the whole family took."""
     command = ["compress", options["model"], "--output", tmp_path / "run", *weights, "--no-dropout"]
     for name, value in {**options, "speedup": 2}.items():
         if name not in ("model", "dropout"):
@@ -241,19 +263,26 @@ def test_ablations_are_options(options: dict[str, Any], tmp_path: Path, weights:
     assert "to do" not in shown
 
 
-def test_without_a_teacher(options: dict[str, Any], tmp_path: Path) -> None:
+def test_a_run_may_have_no_teacher(options: dict[str, Any], tmp_path: Path) -> None:
     weights = {"task_weight": 1.0, "logit_weight": 0.0, "token_weight": 0.0}
     made = ziplm.compress(output=tmp_path, **{**options, "speedup": [2], **weights})
     assert made[0].metrics["training"]["steps"] == 4
 
 
-def test_a_share_of_the_metric_is_no_target(options: dict[str, Any], tmp_path: Path) -> None:
+def test_a_share_of_the_metric_is_refused_as_a_target(options: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="share of the metric"):
         ziplm.compress(output=tmp_path, **{**options, "speedup": [], "recover": [0.9]})
 
 
-def test_presets_fill_in_what_is_not_said() -> None:
-    config = ziplm.Options("m", "sst2", "o", preset="bert-base-glue", learning_rate=1e-3)
-    assert (config.mode, config.learning_rate, config.train_batch_size) == ("gradual", 1e-3, 32)
-    assert config.speedup == tuple(range(2, 16))
-    assert json.dumps(config.speedup)
+def test_a_preset_sets_the_options_that_are_not_given() -> None:
+    options = Options("m", "sst2", "o", preset="bert-base-glue", learning_rate=1e-3)
+    assert (options.mode, options.learning_rate, options.train_batch_size) == ("gradual", 1e-3, 32)
+    assert options.speedup == tuple(range(2, 16))
+    assert json.dumps(options.speedup)
+
+
+def test_a_batch_that_processes_cannot_share_is_refused() -> None:
+    options = Options("m", "sst2", "o", train_batch_size=6)
+    assert training_options(options, Workers(0, 3)).batch_size == 2
+    with pytest.raises(UsageError, match=r"train_batch_size is 6 with 4 processes; give a multiple"):
+        training_options(options, Workers(0, 4))
