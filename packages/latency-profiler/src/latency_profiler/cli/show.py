@@ -83,9 +83,9 @@ def busy_note(label: str, curve: LatencyCurve, clock: str) -> str:
     worst, size = max(busy)
     other_clock = ", or with --clock cpu --threads 1" if clock == "wall" else ""
     return (
-        f"{label}: the machine was busy, and the time limit came before the requested precision. At "
-        f"{len(busy)} of {len(curve.sizes)} sizes, a quarter of the runs took {BUSY:g}x the time shown or longer "
-        f"(at worst {worst:.1f}x, at size {size}). Profile again with more --max-seconds, on an idle "
+        f"{label}: the machine was busy, and the time limit came before the requested precision. "
+        f"At {len(busy)} of {len(curve.sizes)} sizes, a quarter of the runs took {BUSY:g}x the time shown or "
+        f"longer (at worst {worst:.1f}x, at size {size}). Profile again with more --max-seconds, on an idle "
         f"machine{other_clock}."
     )
 
