@@ -1,8 +1,13 @@
-"""The grids of sizes."""
+"""The grids of sizes, and the levels of the branches of a model."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ziplm.stages.levels import size_grid
+from ziplm import shrink
+from ziplm.architectures.registry import architecture_of
+from ziplm.stages.levels import branch_levels, size_grid
+from ziplm_models import make_traces, tiny_model
+from ziplm_pipeline import ARCHITECTURES
 
 
 @given(st.integers(1, 5000))
@@ -20,3 +25,36 @@ def test_the_ffn_grid_is_that_of_the_paper() -> None:
     assert sizes[:2] == [3072, 2764]
     assert {302, 33} <= set(sizes)
     assert len(sizes) == 45
+
+
+@given(st.integers(1, 5000), st.integers(1, 128))
+def test_rounded_widths_are_the_grid_rounded_down(dense: int, round_to: int) -> None:
+    rounded = size_grid("ffn", dense, round_to)
+    multiples = {width - width % round_to for width in size_grid("ffn", dense)}
+    assert rounded == sorted({dense, *multiples}, reverse=True)
+    assert all(width % round_to == 0 for width in rounded[1:])
+
+
+def test_only_ffn_widths_are_rounded() -> None:
+    assert size_grid("ffn", 24, 8) == [24, 16, 8, 0]
+    assert size_grid("ffn", 20, 8) == [20, 16, 8, 0]
+    assert [width for width in size_grid("ffn", 24) if width % 8] != []  # control
+    assert size_grid("attention", 12, 8) == list(range(12, -1, -1))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_the_levels_of_a_branch_start_with_its_current_size(name: str) -> None:
+    dense = tiny_model(name)
+    model = shrink(dense, [1, 7, 4, 24, 0, 8], make_traces(dense))
+    levels = branch_levels(architecture_of(model), model, round_to=8)
+    assert [own.sizes for own in levels] == [
+        (3, 2, 1, 0),
+        (17, 16, 8, 0),  # the current size stays, though it is no multiple
+        (0,),
+        (0,),
+        (4, 3, 2, 1, 0),
+        (16, 8, 0),
+    ]
+    assert [own.removed(len(own.sizes) - 1) for own in levels] == [3, 17, 0, 0, 4, 16]
+    unrounded = branch_levels(architecture_of(model), model)
+    assert any(size % 8 for size in unrounded[1].sizes[1:])  # control
