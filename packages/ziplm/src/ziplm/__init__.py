@@ -5,7 +5,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from ziplm.architectures import zip_classes as _registered  # noqa: F401  # lets the Auto classes load members
+import wrapt
 
 if TYPE_CHECKING:
     from ziplm.api import compress, evaluate
@@ -73,6 +73,15 @@ _OLD_NAMES = {
     "inspect_model": ("architectures.inspection", "inspect", "ziplm.inspect"),
 }
 """Names of version 0.1: module, new name in it, and what to use instead. They go away after 0.2."""
+
+
+def _register(_: Any) -> None:
+    """Let the Auto classes of transformers load members."""
+    import_module("ziplm.architectures.zip_classes")
+
+
+# As soon as somebody uses the Auto classes, and not before: importing transformers takes seconds.
+wrapt.register_post_import_hook(_register, "transformers.models.auto.modeling_auto")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,11 +1,18 @@
-"""The command ``ziplm``: one file for each subcommand, and how errors reach the user."""
+"""The command ``ziplm``: one file for each subcommand, and how errors reach the user.
+
+Nothing here imports torch or transformers, and subcommands import them inside their functions. Help pages,
+completion and usage errors therefore appear at once.
+"""
 
 import difflib
+import errno
 import os
+import sys
 from importlib import import_module
 from typing import Any
 
-import click
+import rich_click as click
+from rich.text import Text
 
 from ziplm.errors import ZipLMError, one_line
 
@@ -22,8 +29,19 @@ COMMANDS = (
 )
 """The subcommands in the order of the help page. Each is a file here, imported when it is needed."""
 
+EXIT_CODES = Text("""Exit codes:
+   0  done
+   1  input or output failed, such as a full disk or an unreadable file
+   2  usage: options, data files, latency table
+   3  model not supported
+   4  bad checkpoint
+   5  run folder is foreign, damaged, in use, or was made with other options
+   6  target out of reach
+  70  a bug in ziplm
+ 130  interrupted""")
 
-class Commands(click.Group):
+
+class Commands(click.RichGroup):
     """A group that imports subcommands on demand, and turns every error into one line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -38,21 +56,39 @@ class Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run the command line. Usage errors are plain lines rather than boxes, for programs that read them."""
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **extra)
+        try:
+            code = super().main(*args, standalone_mode=False, **extra)
+        except click.ClickException as error:
+            error.show()
+            code = error.exit_code
+        except click.Abort:
+            click.echo("Error: interrupted", err=True)
+            code = 130
+        except BrokenPipeError:  # the reader, such as head, has seen enough
+            sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  # nothing more can be flushed
+            code = 1
+        sys.exit(code if isinstance(code, int) else 0)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a subcommand."""
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         try:
-            _quiet_transformers()
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
-            _fail(ctx, "interrupted", 130)
-        except ZipLMError as error:
-            _fail(ctx, str(error), error.exit_code)
+            _fail(ctx, "interrupted; run the same command to resume", 130)
         except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise
             _fail(ctx, f"{one_line(error)}; check the path, the permissions and the space left", 1)
         except Exception as error:
-            code = _profiler_exit_code(error)
+            code = _own_exit_code(error)
             if code is not None:
                 _fail(ctx, str(error), code)
             if os.environ.get("ZIPLM_DEBUG"):
@@ -63,28 +99,18 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find a subcommand, or suggest one with a similar name."""
-        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
-            meant = (
-                f"did you mean {close[0]!r}?" if close else f"there are {', '.join(self.list_commands(ctx))}"
-            )
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            meant = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(COMMANDS)}"
             ctx.fail(f"no such command {args[0]!r}; {meant}")
         return super().resolve_command(ctx, args)
 
 
-def _quiet_transformers() -> None:
-    """Silence warnings and progress bars of transformers."""
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-
-
-def _profiler_exit_code(error: Exception) -> int | None:
-    """Return the exit code of an error of latency-profiler; None for any other error."""
+def _own_exit_code(error: Exception) -> int | None:
+    """Return the exit code of an error of ziplm or latency-profiler; None for any other error."""
     from latency_profiler import ProfilerError
 
-    return error.exit_code if isinstance(error, ProfilerError) else None
+    return error.exit_code if isinstance(error, ZipLMError | ProfilerError) else None
 
 
 def _fail(ctx: click.Context, message: str, code: int) -> None:
@@ -94,7 +120,11 @@ def _fail(ctx: click.Context, message: str, code: int) -> None:
     ctx.exit(code)
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=Commands,
+    epilog=EXIT_CODES,  # type: ignore[arg-type]  # rich-click prints it as it is
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(package_name="ziplm")
 def main() -> None:
     """Make a fine-tuned BERT or GPT2 faster by a stated factor on a stated machine."""

@@ -1,35 +1,30 @@
 """``ziplm benchmark``: the measured speedup of one checkpoint over another."""
 
+import json
 from typing import Any
 
-import click
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
+import rich_click as click
 
-from ziplm.architectures.checkpoint import load
-from ziplm.cli.options import environment_options, setting_of
-from ziplm.stages.measure import compare_models
-from ziplm.stages.workload import environment_of, setting_for
+from ziplm.cli.options import ENVIRONMENT, given, options, setting_of
 
 
-@click.command(
-    epilog="Example: ziplm benchmark models/dense runs/sst2/2x --batch-size 8 --sequence-length 128"
-)
+@click.command(epilog="Example: ziplm benchmark models/dense runs/sst2/2x --batch-size 8 --input-length 128")
 @click.argument("dense")
 @click.argument("others", nargs=-1, required=True)
-@environment_options
-@click.option(
-    "--precision", default=0.01, show_default=True, help="Relative error of the speedups at which to stop."
-)
+@options(ENVIRONMENT)
+@click.option("--precision", default=0.01, show_default=True, help="Relative error at which to stop.")
 @click.option("--max-seconds", default=60.0, show_default=True, help="Time limit of the measurement.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
 def benchmark(
+    context: click.Context,
+    /,
     dense: str,
     others: tuple[str, ...],
-    attention: str | None,
     precision: float,
     max_seconds: float,
-    **environment: Any,
+    as_json: bool,
+    **_: Any,
 ) -> None:
     """Measure how much faster OTHERS are than DENSE, in interleaved rounds.
 
@@ -38,38 +33,69 @@ def benchmark(
     it is the mean over inputs of several lengths. With --regime generate, it is the median, over prompts of
     several lengths, of generating new tokens with a cache and top-k sampling.
     """
-    setting = setting_of(**environment)
+    from rich.console import Console
+
+    from ziplm.architectures.checkpoint import load
+    from ziplm.runs.progress import Bars
+    from ziplm.stages.measure import compare_models
+    from ziplm.stages.workload import environment_of, setting_for
+
+    setting, attention = setting_of(given(context))
     environment_of(setting, attention)  # fails before anything is loaded
-    options = {"attn_implementation": attention} if attention else {}
-    models = {path: load(path, **options) for path in dict.fromkeys((dense, *others))}
-    if len(models) < 1 + len(others):
-        models = {f"{path} ({index})": load(path, **options) for index, path in enumerate((dense, *others))}
+    loading = {"attn_implementation": attention} if attention else {}
+    paths = [dense, *others]
+    names = paths if len(set(paths)) == len(paths) else [f"{path} ({n})" for n, path in enumerate(paths)]
+    models = {name: load(path, **loading) for name, path in zip(names, paths, strict=True)}
     setting = setting_for(setting, list(models.values()))
-    console = Console(highlight=False)
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("measuring", total=1.0)
+    with Bars().stage("measure") as advance:
         result = compare_models(
             models,
             setting,
             rel_error=precision,
             max_seconds=max_seconds,
-            progress=lambda rounds, used: bar.update(task, completed=used, description=f"round {rounds}"),
+            progress=lambda rounds, used: advance(used, 1.0),
         )
+    environment = environment_of(setting, attention)
     made = setting.batch_size * setting.new_tokens if setting.regime == "generate" else 0
+    rows = [_row(name, result, models[name], made) for name in models]
+    if as_json:
+        click.echo(json.dumps({"models": rows, "environment": environment.to_dict()}, indent=1))
+        return
+    console = Console(highlight=False)
+    console.print(_table(rows))
+    console.print(f"{len(result.samples)} rounds, stopped by {result.stopped}", markup=False)
+    console.print(str(environment), markup=False, soft_wrap=True)
+
+
+def _row(name: str, result: Any, model: Any, made: int) -> dict[str, Any]:
+    """Collect the figures of one model; `made` is the number of tokens that a generation makes."""
+    ratio, seconds = result.speedup(name), result[name].seconds
+    return {
+        "model": name,
+        "ms": seconds * 1e3,
+        **({"tokens_per_second": made / seconds} if made else {}),
+        "speedup": ratio.value,
+        "low": ratio.low,
+        "high": ratio.high,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+    }
+
+
+def _table(rows: list[dict[str, Any]]) -> Any:
+    from rich.table import Table
+
+    generates = "tokens_per_second" in rows[0]
     table = Table()
     table.add_column("model")
-    for heading in ("ms", *(["tokens/s"] if made else []), "speedup", "99 % interval", "parameters"):
+    for heading in ("ms", *(["tokens/s"] if generates else []), "speedup", "99 % interval", "parameters"):
         table.add_column(heading, justify="right")
-    for name, timing in result.items():
-        ratio = result.speedup(name)
+    for row in rows:
         table.add_row(
-            name,
-            f"{timing.seconds * 1e3:.2f}",
-            *([f"{made / timing.seconds:.1f}"] if made else []),
-            f"{ratio.value:.2f}x",
-            f"{ratio.low:.2f} – {ratio.high:.2f}",
-            f"{sum(parameter.numel() for parameter in models[name].parameters()):,}",
+            row["model"],
+            f"{row['ms']:.2f}",
+            *([f"{row['tokens_per_second']:.1f}"] if generates else []),
+            f"{row['speedup']:.2f}x",
+            f"{row['low']:.2f} – {row['high']:.2f}",
+            f"{row['parameters']:,}",
         )
-    console.print(table)
-    console.print(f"{len(result.samples)} rounds, stopped by {result.stopped}", markup=False)
-    console.print(str(environment_of(setting, attention)), markup=False, soft_wrap=True)
+    return table

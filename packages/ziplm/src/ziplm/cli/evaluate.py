@@ -4,59 +4,57 @@ import json
 from pathlib import Path
 from typing import Any
 
-import click
-from rich.console import Console
-from rich.table import Table
+import rich_click as click
 
-from ziplm.cli.options import data_options, option
-from ziplm.options.source import Source
-from ziplm.options.values import parsed_settings
-from ziplm.pipelines.evaluation import evaluate_checkpoint, write_predictions
-from ziplm.runs.progress import Bars
+from ziplm.cli.options import given, options
+from ziplm.options.options import Options
 from ziplm.tasks import TASKS
+
+DATA = ("validation_file", "eval_file", "text_column", "label_column", "max_length", "task_option", "device")
 
 
 @click.command(epilog="Example: ziplm evaluate runs/sst2/2x --task sst2 --validation-file dev.tsv")
 @click.argument("checkpoint")
 @click.option("--task", required=True, help=f"One of {', '.join(TASKS)}.")
-@option("--task-option", multiple=True, metavar="NAME=VALUE", help="Setting of the task, such as stride=64.")
 @click.option("--dense", metavar="MODEL", help="Dense model, for metrics of embeddings that compare with it.")
-@data_options
-@option(
-    "--sequence-length",
-    type=click.IntRange(min=1),
-    help="Maximum length of an example, if --max-length is not given.",
-)
+@options(DATA, panel="Options")
 @click.option(
     "--batch-size", default=32, show_default=True, type=click.IntRange(min=1), help="Examples per batch."
 )
-@option("--device", help="Device such as cpu or cuda:0.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--predictions",
     type=Path,
     metavar="FOLDER",
-    help="Write predictions for --eval-file in the format of the GLUE server, and no metrics.",
+    help="Instead of metrics, write predictions for the GLUE server, of --eval-file or the test split.",
 )
+@click.option("--train-file", hidden=True)
+@click.option("--sequence-length", type=click.IntRange(min=1), hidden=True)
+@click.pass_context
 def evaluate(
+    context: click.Context,
+    /,
     checkpoint: str,
     task: str,
-    task_option: tuple[str, ...],
     dense: str | None,
-    max_length: int | None,
-    sequence_length: int,
     batch_size: int,
-    device: str,
     as_json: bool,
     predictions: Path | None,
-    **data: Any,
+    sequence_length: int | None,
+    **_: Any,
 ) -> None:
     """Print the metrics of CHECKPOINT, a folder or a name on the hub, dense or shrunk."""
-    source = _source(**data)
+    from dataclasses import replace
+
+    from ziplm.pipelines.evaluation import evaluate_checkpoint, write_predictions
+    from ziplm.runs.progress import Bars
+
+    asked = Options(**{name: value for name, value in given(context).items() if name in DATA})
+    source = replace(asked.source, train=False)
     loading: dict[str, Any] = {
-        "task_settings": parsed_settings(task_option),
-        "max_length": max_length or sequence_length,
-        "device": device,
+        "task_settings": asked.task_settings,
+        "max_length": asked.max_length or sequence_length or asked.data_length,
+        "device": asked.device,
     }
     if predictions is not None:
         write_predictions(checkpoint, task, source, predictions, **loading)
@@ -64,17 +62,18 @@ def evaluate(
     found = evaluate_checkpoint(
         checkpoint, task, source, dense=dense, batch_size=batch_size, reporter=Bars(), **loading
     )
-    console = Console(highlight=False)
     if as_json:
-        console.print_json(json.dumps(found))
+        click.echo(json.dumps(found, indent=1))
         return
+    _print(found)
+
+
+def _print(found: dict[str, dict[str, float]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table("split", "metric", "value")
     for name, metrics in found.items():
         for metric, value in metrics.items():
             table.add_row(name, metric, f"{value:.4f}")
-    console.print(table)
-
-
-def _source(text_column: tuple[str, ...], **data: Any) -> Source:
-    """Make the source from the values of `data_options`."""
-    return Source(text_columns=text_column, train=False, **data)
+    Console(highlight=False).print(table)

@@ -1,24 +1,41 @@
 """``ziplm inspect``: the sizes of a model."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-import click
-from rich.console import Console
-from rich.table import Table
-
-from ziplm.architectures.inspection import inspect as inspect_checkpoint
-from ziplm.architectures.inspection import size_on_disk
+import rich_click as click
 
 
 @click.command(epilog="Example: ziplm inspect runs/sst2/2x")
 @click.argument("checkpoint")
-def inspect(checkpoint: str) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def inspect(checkpoint: str, as_json: bool) -> None:
     """Show the sizes of each layer of CHECKPOINT, its parameters and its size on disk.
 
     CHECKPOINT is a folder or a name on the hub. Weights are not loaded.
     """
+    from rich.console import Console
+
+    from ziplm.architectures.inspection import inspect as inspect_checkpoint
+    from ziplm.architectures.inspection import size_on_disk
+
     found = inspect_checkpoint(checkpoint)
+    disk = size_on_disk(Path(checkpoint)) if Path(checkpoint).is_dir() else None
+    if as_json:
+        click.echo(json.dumps({**asdict(found), "bytes_on_disk": disk}, indent=1))
+        return
     console = Console(highlight=False)
+    console.print(_table(found, checkpoint))
+    console.print(f"{found.parameters:,} parameters with embeddings and head")
+    if disk is not None:
+        console.print(f"{disk / 1e6:,.1f} MB of weights on disk")
+
+
+def _table(found: Any, checkpoint: str) -> Any:
+    from rich.table import Table
+
     table = Table(title=f"{found.model_class} in {checkpoint}", title_justify="left")
     for heading in ("layer", "heads", "width", "parameters", "of dense"):
         table.add_column(heading, justify="right")
@@ -34,7 +51,4 @@ def inspect(checkpoint: str) -> None:
     left, dense = sum(found.layer_parameters), len(found.heads) * found.dense_layer_parameters
     table.add_section()
     table.add_row("all", f"{sum(found.heads)}", f"{sum(found.widths)}", f"{left:,}", f"{left / dense:.0%}")
-    console.print(table)
-    console.print(f"{found.parameters:,} parameters with embeddings and head")
-    if Path(checkpoint).is_dir():
-        console.print(f"{size_on_disk(Path(checkpoint)) / 1e6:,.1f} MB of weights on disk")
+    return table

@@ -1,37 +1,98 @@
-"""Command line options that several commands share. Their defaults are those of `Options`."""
+"""Command line options made from the fields of `Options`, which hold their defaults and help texts."""
 
-from collections.abc import Callable
-from dataclasses import MISSING, fields
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
-import click
+import rich_click as click
+from pydantic.fields import FieldInfo
 
+from ziplm.options.fields import SECTIONS, Shown
 from ziplm.options.options import Options
-from ziplm.options.setting import DTYPES, REGIMES, Setting
+from ziplm.options.setting import Setting
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_DEFAULTS = {field.name: field.default for field in fields(Options) if field.default is not MISSING}
+DATA = ("train_file", "validation_file", "eval_file", "text_column", "label_column", "max_length")
+ENVIRONMENT = (
+    "regime",
+    "input_length",
+    "prompt_length",
+    "new_tokens",
+    "batch_size",
+    "threads",
+    "device",
+    "dtype",
+    "engine",
+    "attention",
+    "clock",
+)
+SHORT = {"output": "-o"}
 
 
-def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
-    """Return a click option with the default of the `Options` field of the same name."""
-    field = next(name for name in names if name.startswith("--")).split("/")[0].strip("-").replace("-", "_")
-    default = _DEFAULTS[field]
-    if default not in (None, ()):
-        settings = {"default": default, "show_default": True, **settings}
-    return click.option(*names, **settings)
+def names_in(section: str) -> list[str]:
+    """Return the names of the options in a section."""
+    return [name for name, field in Options.model_fields.items() if shown(field).section == section]
 
 
-def options(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Combine decorators into one, in the order in which --help lists the options."""
+def shown(field: FieldInfo) -> Shown:
+    """Return how an option appears."""
+    extra: Any = field.json_schema_extra
+    made = extra["shown"]
+    assert isinstance(made, Shown)
+    return made
+
+
+def options(names: Iterable[str], panel: str | None = None) -> Callable[[Command], Command]:
+    """Return a decorator that adds options, in this order.
+
+    Args:
+        names: names of fields of `Options`.
+        panel: title of the panel on the help page; None for the title of the option's section.
+    """
 
     def decorate(command: Command) -> Command:
-        for decorator in reversed(decorators):
-            command = decorator(command)
+        for name in reversed(list(names)):
+            command = _option(name, panel)(command)
         return command
 
     return decorate
+
+
+def _option(name: str, panel: str | None) -> Callable[[Command], Command]:
+    field = Options.model_fields[name]
+    form = shown(field)
+    kind, multiple = _kind(field.annotation)
+    flag = f"--{name.replace('_', '-')}"
+    unset = form.unset or _text(field.default)
+    settings: dict[str, Any] = {
+        "help": f"{field.description}  [default: {unset}]" if unset else field.description,
+        "panel": panel or SECTIONS[form.section],
+        "default": None,  # what is not given is left to `Options`
+    }
+    if kind is bool:
+        return click.option(f"{flag}/{form.off or flag.replace('--', '--no-')}", name, **settings)
+    settings |= {"multiple": multiple, "metavar": form.metavar}
+    settings["type"] = click.Choice(get_args(kind)) if get_origin(kind) is Literal else kind
+    return click.option(*([SHORT[name]] if name in SHORT else []), flag, name, **settings)
+
+
+def _kind(annotation: Any) -> tuple[Any, bool]:
+    """Return the type of one value of an option, and whether the option may be repeated."""
+    parts = [part for part in get_args(annotation) if part is not type(None)]
+    if get_origin(annotation) is tuple:
+        return _kind(get_args(annotation)[0])[0], True
+    if get_origin(annotation) is Literal or not parts:
+        return annotation, False
+    return _kind(parts[0])
+
+
+def _text(default: Any) -> str:
+    """Describe a default value; empty if there is none worth showing."""
+    if default in (None, (), ""):
+        return ""
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def given(context: click.Context) -> dict[str, Any]:
@@ -43,98 +104,16 @@ def given(context: click.Context) -> dict[str, Any]:
     }
 
 
-def setting_of(
-    batch_size: int | None, dtype: str, prompt_length: tuple[int, ...], **environment: Any
-) -> Setting:
-    """Return the setting from the values of `environment_options`, without --attention."""
-    return Setting(batch_size=batch_size or 0, dtype=dtype, prompt_lengths=prompt_length, **environment)
+def setting_of(said: dict[str, Any]) -> tuple[Setting, str | None]:
+    """Return the setting and the attention implementation from the given values of `ENVIRONMENT`.
+
+    Raises:
+        UsageError: if a value is out of range, or not used by the regime.
+    """
+    made = Options(**{name: value for name, value in said.items() if name in ENVIRONMENT})
+    return made.setting, made.attention
 
 
-data_options = options(
-    option(
-        "--train-file",
-        metavar="FILE",
-        help="Examples to calibrate and fine-tune on: csv, tsv, json, parquet or text.",
-    ),
-    option("--validation-file", metavar="FILE", help="Examples to evaluate on."),
-    option("--eval-file", metavar="FILE", help="Other examples to evaluate on instead."),
-    option("--text-column", multiple=True, metavar="NAME", help="Name of the text column; twice for pairs."),
-    option("--label-column", metavar="NAME", help="Name of the column with labels."),
-    option(
-        "--max-length",
-        type=click.IntRange(min=2),
-        help="Maximum length of an example in tokens.  [default: --sequence-length]",
-    ),
-)
-
-environment_options = options(
-    option(
-        "--regime",
-        type=click.Choice(REGIMES),
-        help="What to measure: a batch, single inputs of several lengths, or text generation.",
-    ),
-    option(
-        "--batch-size",
-        type=click.IntRange(min=1),
-        default=None,
-        show_default=False,
-        help="Batch size used when measuring latency.  [default: 8; latency and generate 1]",
-    ),
-    option(
-        "--sequence-length",
-        type=click.IntRange(min=1),
-        help="Length of the measured inputs in tokens, for throughput.",
-    ),
-    option(
-        "--prompt-length",
-        multiple=True,
-        type=click.IntRange(min=1),
-        help="Length of the measured inputs, for latency and generate; repeatable.  "
-        "[default: 16, 64 and 128 where they fit]",
-    ),
-    option("--new-tokens", type=click.IntRange(min=1), help="Number of tokens to generate, for generate."),
-    option(
-        "--threads",
-        type=click.IntRange(min=1),
-        help="Threads of torch while measuring.  [default: torch's own number]",
-    ),
-    option("--device", help="Device such as cpu or cuda:0."),
-    option("--dtype", type=click.Choice(DTYPES), help="Data type of the measured models."),
-    option("--engine", type=click.Choice(["eager", "compile"]), help="Engine that runs the measured models."),
-    option(
-        "--attention",
-        type=click.Choice(["eager", "sdpa", "flash_attention_2"]),
-        help="Attention implementation.",
-    ),
-    option("--clock", type=click.Choice(["wall", "cpu"]), help="Use cpu on machines with other load."),
-)
-
-training_options = options(
-    option(
-        "--mode",
-        type=click.Choice(["oneshot", "gradual"]),
-        help="gradual fine-tunes after each target, and continues from there.",
-    ),
-    option("--preset", help="Hyper-parameters from the paper; see `ziplm presets`."),
-    option("--dense-epochs", type=float, help="Epochs of fine-tuning the dense model first."),
-    option(
-        "--dense-steps", type=int, help="Steps of fine-tuning the dense model, instead of epochs; 0 for none."
-    ),
-    option("--epochs-per-step", type=float, help="Epochs of fine-tuning after each target."),
-    option("--steps-per-target", type=int, help="Steps of fine-tuning after each target, instead of epochs."),
-    option("--learning-rate", type=float, help="Initial learning rate of each fine-tuning."),
-    option("--train-batch-size", type=click.IntRange(min=1), help="Batch size of fine-tuning."),
-    option("--gradient-accumulation", type=click.IntRange(min=1), help="Forward passes per optimizer step."),
-    option("--weight-decay", type=float, help="Weight decay of fine-tuning."),
-    option("--dropout/--no-dropout", help="Use the model's dropout while fine-tuning."),
-    option(
-        "--precision",
-        type=click.Choice(["float32", "bf16", "fp16"]),
-        help="Numeric precision of fine-tuning on a GPU.",
-    ),
-    option("--task-weight", type=float, help="λ1, weight of the task's own loss."),
-    option("--logit-weight", type=float, help="λ2, weight of the distillation of outputs."),
-    option("--token-weight", type=float, help="λ3, weight of the distillation of hidden states."),
-    option("--temperature", type=float, help="Temperature of the distillation of outputs."),
-    option("--report-to", multiple=True, help="Experiment tracker, by its name in transformers; repeatable."),
-)
+def default_of(name: str) -> Any:
+    """Return the default of an option."""
+    return Options.model_fields[name].default

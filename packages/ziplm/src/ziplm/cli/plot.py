@@ -2,24 +2,32 @@
 
 from pathlib import Path
 
-import click
-from rich.console import Console
-
-from ziplm.results.figures import plot_run, read_reports
-from ziplm.results.scaling import fit_metric
+import rich_click as click
 
 
 @click.command(epilog="Example: ziplm plot runs/sst2 --format svg")
 @click.argument("run", type=Path)
-@click.option("-o", "--output", type=Path, metavar="FOLDER", help="[default: RUN/figures]")
-@click.option("--format", "suffix", default="png", show_default=True, type=click.Choice(["png", "svg"]))
+@click.option(
+    "-o", "--output", type=Path, metavar="FOLDER", help="Folder for the figures.  [default: RUN/figures]"
+)
+@click.option(
+    "--format",
+    "suffix",
+    default="png",
+    show_default=True,
+    type=click.Choice(["png", "svg"]),
+    help="Format of the figures.",
+)
 def plot(run: Path, output: Path | None, suffix: str) -> None:
     """Draw figures of RUN: metric and speedup, sizes of each layer, latency curves, progress of the search.
 
     With at least three targets, also print the line that best fits the metric to the speedup.
     """
-    console = Console(highlight=False)
+    from ziplm.results.figures import plot_run, read_reports
+    from ziplm.results.scaling import fit_metric
+
+    reports = read_reports(run)  # fails if there is no such run, before matplotlib is needed
     for path in plot_run(run, output, suffix):
-        console.print(str(path), markup=False, soft_wrap=True)
-    if fit := fit_metric(read_reports(run)):
-        console.print(str(fit), markup=False, soft_wrap=True)
+        click.echo(str(path))
+    if fit := fit_metric(reports):
+        click.echo(str(fit))

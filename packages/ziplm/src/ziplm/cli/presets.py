@@ -1,33 +1,35 @@
 """``ziplm presets``: the hyper-parameters of the paper."""
 
-import click
-from rich.console import Console
-from rich.table import Table
+import json
+
+import rich_click as click
 
 from ziplm.options.presets import PRESETS, Preset
 from ziplm.options.training import TrainingOptions
 
 
 @click.command(epilog="Example: ziplm presets")
-def presets() -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, by the names of the options.")
+def presets(as_json: bool) -> None:
     """Show the hyper-parameters of the ZipLM paper's gradual runs."""
-    table = Table()
-    table.add_column("")
-    for name in PRESETS:
-        table.add_column(name, justify="right", overflow="fold")
-    columns = [_described(preset) for preset in PRESETS.values()]
-    for heading in columns[0]:
-        table.add_row(heading, *(column[heading] for column in columns))
+    from rich.console import Console
+    from rich.table import Table
+
+    if as_json:
+        click.echo(json.dumps({name: preset.as_options() for name, preset in PRESETS.items()}, indent=1))
+        return
     console = Console(highlight=False)
-    console.print(table)
     for name, preset in PRESETS.items():
-        console.print(f"{name}: {preset.source}", markup=False)
+        table = Table(title=f"{name}: {preset.source}", title_justify="left", show_header=False)
+        for heading, value in _described(preset).items():
+            table.add_row(heading, value)
+        console.print(table)
 
 
 def _described(preset: Preset) -> dict[str, str]:
     between, loss = preset.between, preset.loss
     return {
-        "speedups": ", ".join(f"{target:g}x" for target in preset.targets),
+        "speedups": " ".join(f"{target:g}x" for target in preset.targets),
         "training before pruning": _length(preset.before),
         "training after each target": _length(between),
         "learning rate": f"{between.learning_rate:g}",

@@ -1,22 +1,19 @@
 """The allowed range of each option, and which options go together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 from ziplm.errors import UsageError
-from ziplm.options.setting import DTYPES
 from ziplm.options.values import require
 
-PRIORS = ("auto", "factored", "scalar", "exact", "stream", "own")
-SELECTIONS = ("obs", "scores-once", "activation", "magnitude")
-SEARCHES = ("direct", "evolution", "ziplm", "prior", "uniform")
 LOSS_WEIGHTS = ("task_weight", "logit_weight", "token_weight")
 COUNTS = (
     "calibration_samples",
     "search_samples",
     "batch_size",
-    "sequence_length",
+    "input_length",
+    "prompt_length",
     "threads",
     "max_length",
     "round_to",
@@ -25,6 +22,7 @@ COUNTS = (
     "train_batch_size",
     "gradient_accumulation",
 )
+MOST_THREADS = 1024  # more than that makes OpenMP fail, or kill the process
 
 
 @dataclass(frozen=True)
@@ -52,12 +50,6 @@ class Rule:
                     raise UsageError(self.message.format(name=name, value=each), self.hint)
 
 
-def _one_of(name: str, known: tuple[str, ...]) -> Rule:
-    return Rule(
-        (name,), lambda value: value in known, "{name} is {value!r}", f"use one of {', '.join(known)}"
-    )
-
-
 def _is_positive(value: Any) -> bool:
     return bool(value > 0)
 
@@ -82,8 +74,13 @@ RULES = (
         "use a whole number from 0 to 1073741823",
     ),
     Rule(("evaluations",), lambda value: value >= 0, "evaluations is {value}", "use 0 or more"),
-    _one_of("dtype", DTYPES),
     Rule(COUNTS, lambda value: value >= 1, "{name} is {value}", "use a whole number from 1 up"),
+    Rule(
+        ("threads",),
+        lambda value: value <= MOST_THREADS,
+        "threads is {value}",
+        f"use at most {MOST_THREADS}",
+    ),
     Rule(
         ("steps_per_target",),
         lambda value: value >= 1 or value == -1,
@@ -99,10 +96,7 @@ RULES = (
         "{name} is {value:g}",
         "use more than 0",
     ),
-    Rule(LOSS_WEIGHTS, lambda value: value >= 0, "{name} is {value:g}", "use 0 or more"),
-    _one_of("prior", PRIORS),
-    _one_of("selection", SELECTIONS),
-    _one_of("search", SEARCHES),
+    Rule((*LOSS_WEIGHTS, "dense_epochs"), lambda value: value >= 0, "{name} is {value:g}", "use 0 or more"),
 )
 
 
@@ -110,6 +104,7 @@ def check_options(options: Any) -> None:
     """Raise UsageError if an option is out of range, or contradicts another one."""
     for rule in RULES:
         rule.check(options)
+    check_lengths(options.regime, options.input_length, options.model_fields_set)
     require(len(options.text_column) <= 2, f"{len(options.text_column)} text columns", "give one or two")
     require(
         options.mode == "oneshot" or any(getattr(options, name) for name in LOSS_WEIGHTS),
@@ -120,4 +115,29 @@ def check_options(options: Any) -> None:
         options.gradients or options.prior not in ("factored", "scalar", "exact"),
         f"prior {options.prior} needs gradients",
         "leave out --no-gradients, or use another prior",
+    )
+
+
+UNUSED = {
+    "throughput": ("prompt_length", "new_tokens"),
+    "latency": ("prompt_length", "new_tokens"),
+    "generate": ("input_length",),
+}
+"""Options that a regime does not use."""
+_INSTEAD = {
+    "input_length": "give --prompt-length and --new-tokens",
+    "prompt_length": "give --input-length, or use --regime generate",
+    "new_tokens": "leave it out, or use --regime generate",
+}
+
+
+def check_lengths(regime: str, input_length: tuple[int, ...], given: Collection[str]) -> None:
+    """Raise UsageError if a length is given that the regime does not use."""
+    for name in UNUSED[regime]:
+        flag = f"--{name.replace('_', '-')}"
+        require(name not in given, f"{flag} is not used with --regime {regime}", _INSTEAD[name])
+    require(
+        regime != "throughput" or len(input_length) <= 1,
+        f"throughput is measured at one length, not at {len(input_length)}",
+        "give one --input-length, or use --regime latency",
     )

@@ -1,10 +1,8 @@
 """Options as TOML files."""
 
-import dataclasses
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +10,12 @@ from ziplm.errors import UsageError, one_line
 from ziplm.files import written_whole
 from ziplm.options.options import PAPER, TARGETS, Options
 from ziplm.options.presets import find_preset
+from ziplm.options.rules import UNUSED
 
 
 def save_options(options: Options, path: Path) -> None:
-    """Write all options as TOML; those that are None are left out."""
-    values = {name: value for name, value in dataclasses.asdict(options).items() if value is not None}
+    """Write all options as TOML, except for those that are None or that the regime does not use."""
+    values = options.model_dump(exclude=set(UNUSED[options.regime]), exclude_none=True)
     lines = [f"{name} = {_toml(value)}" for name, value in values.items()]
     with written_whole(path) as temporary:
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -35,11 +34,23 @@ def read_options(path: Path) -> dict[str, Any]:
         raise UsageError(f"cannot read {path}: {error.strerror}", "check the path") from error
     except ValueError as error:  # not UTF-8, or not TOML
         raise UsageError(f"{path} is not TOML: {one_line(error)}", "correct it") from error
-    known = {field.name for field in fields(Options)}
-    values = {name.replace("-", "_"): value for name, value in values.items()}
+    values = _renamed({name.replace("-", "_"): value for name, value in values.items()})
+    known = Options.model_fields
     if unknown := [name for name in values if name not in known]:
         raise UsageError(f"{path} has an unknown option {unknown[0]!r}", "see ziplm compress --help")
     return values
+
+
+def _renamed(values: dict[str, Any]) -> dict[str, Any]:
+    """Translate options of version 0.1, whose files also hold lengths that the regime does not use."""
+    if "sequence_length" not in values:
+        return values
+    regime = values.get("regime", "throughput")
+    lengths = {"throughput": "sequence_length", "latency": "prompt_length"}
+    length = values.get(lengths.get(regime, ""), ())
+    unused = {"sequence_length", *UNUSED.get(regime, ())}
+    kept = {name: value for name, value in values.items() if name not in unused}
+    return kept if regime == "generate" else {"input_length": length, **kept}
 
 
 def merged(file: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Opening a run folder: recognise it, lock it, and check that it belongs to the same run."""
 
-import dataclasses
 import re
 import shutil
 from collections.abc import Iterator
@@ -123,5 +122,5 @@ def _keep_options(run: Run, options: Options) -> None:
             name: tuple(dict.fromkeys((*(t.value for t in done if t.kind == kind), *getattr(options, name))))
             for name, kind in SPEEDS.items()
         }
-        options = dataclasses.replace(options, **targets)
+        options = options.model_copy(update=targets)
     save_options(options, run.options_file)

@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
-
-import torch
-import torch.distributed as dist
-from obs_structured import Moments
-from torch import nn
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ziplm.errors import UsageError, ZipLMError, one_line
+
+if TYPE_CHECKING:
+    from obs_structured import Moments
+    from torch import nn
 
 PATIENCE = timedelta(hours=2)  # longest wait for another process; the first one may evaluate for long
 T = TypeVar("T")
@@ -81,6 +80,8 @@ class Workers:
         self._require_all("joined")
         if self.world == 1:
             return list(own)
+        import torch.distributed as dist
+
         parts: list[Any] = [None] * self.world
         dist.all_gather_object(parts, list(own))
         return [part[n] for n in range(max(map(len, parts))) for part in parts if n < len(part)]
@@ -91,17 +92,21 @@ class Workers:
         if self.world > 1:
             self.joined([])
 
-    def add_up(self, moments: Moments) -> None:
+    def add_up(self, moments: "Moments") -> None:
         """Replace each process's moments by those over the data of all processes."""
         self._require_all("add_up")
         if self.world > 1:
             moments.all_reduce()
 
-    @torch.no_grad()
-    def spread_weights(self, model: nn.Module) -> None:
+    def spread_weights(self, model: "nn.Module") -> None:
         """Copy the first process's parameters to the models of the others."""
         self._require_all("spread_weights")
-        if self.world > 1:
+        if self.world == 1:
+            return
+        import torch
+        import torch.distributed as dist
+
+        with torch.no_grad():
             for parameter in model.parameters():
                 sent = parameter.detach().clone(memory_format=torch.contiguous_format)
                 dist.broadcast(sent, 0)
@@ -171,6 +176,8 @@ class Workers:
         """Send a message from the first process to all, and return it."""
         if self.world == 1:
             return message
+        import torch.distributed as dist
+
         box = [message]
         dist.broadcast_object_list(box, 0)
         return box[0]
@@ -212,6 +219,9 @@ def join(device: str) -> Workers:
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         return Workers()
+    import torch
+    import torch.distributed as dist
+
     if device not in ("cpu", "cuda"):
         raise UsageError(f"the device is {device} with {world} processes", "use cpu, or cuda for one each")
     if device == "cuda":
@@ -227,5 +237,7 @@ def join(device: str) -> Workers:
 
 
 def _leave() -> None:
+    import torch.distributed as dist
+
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -5,11 +5,13 @@ import inspect
 from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from ziplm.errors import UsageError
 from ziplm.options.source import Source
-from ziplm.tasks.base import Features, Progress, Splits, Task
+
+if TYPE_CHECKING:
+    from ziplm.tasks.base import Features, Progress, Splits, Task
 
 __all__ = ["TASKS", "Features", "Progress", "Source", "Splits", "Task", "make_task"]
 
@@ -27,7 +29,14 @@ TASKS: Mapping[str, str] = {
 """File and class of each task, by the task's name; they are imported when a task is made."""
 
 
-def make_task(name: str, **settings: Any) -> Task:
+def __getattr__(name: str) -> Any:
+    """Import the types of tasks, and with them torch, when they are first used."""
+    if name in ("Features", "Progress", "Splits", "Task"):
+        return getattr(import_module(f"{__package__}.base"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def make_task(name: str, **settings: Any) -> "Task":
     """Make the task of that name.
 
     Args:

@@ -1,0 +1,253 @@
+"""The options of a run with their defaults and help texts, section by section."""
+
+from pydantic import BaseModel, ConfigDict
+
+from ziplm.options.fields import Number, Numbers, Text, Texts, Whole, Wholes, option
+from ziplm.options.kinds import (
+    Clock,
+    Dtype,
+    Engine,
+    Loss,
+    Method,
+    Mode,
+    Precision,
+    Prior,
+    Regime,
+    Search,
+    Selection,
+)
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class EssentialOptions(_Section):
+    """What to compress, for which task, and where to put the results."""
+
+    model: Text = option(
+        "", "essential", "Folder of a checkpoint, or name of a model on the hub.", metavar="MODEL"
+    )
+    task: Text = option(
+        "",
+        "essential",
+        "What the model is for, such as sst2, classification or causal-lm; see `ziplm evaluate --help`.",
+    )
+    speedup: Numbers = option(
+        (), "essential", "Make a model this many times as fast as the dense model. Repeatable.", metavar="X"
+    )
+    train_file: Text | None = option(
+        None,
+        "essential",
+        "File with examples to calibrate and fine-tune on: csv, tsv, json, parquet or text.",
+        metavar="FILE",
+        unset="the task's own dataset",
+    )
+    validation_file: Text | None = option(
+        None,
+        "essential",
+        "File with examples to evaluate on.",
+        metavar="FILE",
+        unset="the task's own dataset",
+    )
+    output: Text = option("", "essential", "Run folder. If it exists, the run is resumed.", metavar="RUN")
+
+
+class TargetOptions(_Section):
+    """Other targets than a speedup, and limits."""
+
+    latency_ms: Numbers = option(
+        (), "targets", "Make a model that takes at most this many milliseconds. Repeatable.", metavar="MS"
+    )
+    recover: Numbers = option(
+        (),
+        "targets",
+        "Make the fastest model that keeps this share of the dense model's metric, such as 0.99. Repeatable.",
+        metavar="SHARE",
+    )
+    params: Numbers = option(
+        (),
+        "targets",
+        "Keep at most this many parameters in the layers (not embeddings and head).",
+        metavar="N",
+    )
+    flops: Numbers = option(
+        (),
+        "targets",
+        "Keep at most this many FLOPs of a forward pass in the layers.",
+        metavar="N",
+    )
+    bytes: Numbers = option((), "targets", "Keep at most this many bytes of layer weights.", metavar="N")
+    sparsity: Numbers = option(
+        (), "targets", "Remove at least this share of the layers' parameters, such as 0.5.", metavar="SHARE"
+    )
+    round_to: Whole = option(1, "targets", "Make FFN widths multiples of this number, such as 8, 16 or 64.")
+    uniform: bool = option(False, "targets", "Give all layers the same number of heads and the same width.")
+
+
+class DataOptions(_Section):
+    """Which examples to use, and how to read them."""
+
+    eval_file: Text | None = option(
+        None, "data", "File with other examples to evaluate on, instead of --validation-file.", metavar="FILE"
+    )
+    text_column: Texts = option(
+        (), "data", "Name of the column with text. Give it twice for pairs of texts.", metavar="NAME"
+    )
+    label_column: Text | None = option(None, "data", "Name of the column with labels.", metavar="NAME")
+    max_length: Whole | None = option(
+        None,
+        "data",
+        "Cut examples to this many tokens.",
+        unset="the largest --input-length, or 128",
+    )
+    task_option: Texts = option(
+        (), "data", "Setting of the task, such as stride=64 or pooling=cls. Repeatable.", metavar="NAME=VALUE"
+    )
+    calibration_samples: Whole | None = option(
+        None,
+        "data",
+        "Number of training examples to calibrate on.",
+        unset="2048, or 512 for language models",
+    )
+    search_samples: Whole = option(
+        256,
+        "data",
+        "Examples on which the search compares candidates, and as many again to judge its result.",
+    )
+
+
+class EnvironmentOptions(_Section):
+    """Where and on which inputs the models are measured."""
+
+    regime: Regime = option(
+        "throughput",
+        "environment",
+        "What must be fast: throughput of full batches, latency of single inputs of several lengths, or text "
+        "generation with a cache.",
+    )
+    input_length: Wholes = option(
+        (),
+        "environment",
+        "Length of the measured inputs in tokens, for throughput and latency. Repeatable for latency.",
+        unset="throughput: 128; latency: 10th, 50th and 90th percentile of the calibration data",
+    )
+    prompt_length: Wholes = option(
+        (),
+        "environment",
+        "Length of the measured prompts in tokens, for generate. Repeatable.",
+        unset="16, 64 and 128, where they fit",
+    )
+    new_tokens: Whole = option(64, "environment", "Number of tokens to generate, for generate.")
+    batch_size: Whole | None = option(
+        None,
+        "environment",
+        "Batch size used when measuring latency.",
+        unset="8 for throughput, 1 for latency and generate",
+    )
+    threads: Whole | None = option(
+        None, "environment", "Number of threads while measuring.", unset="torch's own number"
+    )
+    device: Text = option("cpu", "environment", "Device such as cpu, cuda or cuda:0.")
+    dtype: Dtype = option("float32", "environment", "Data type of the measured models.")
+    engine: Engine = option("eager", "environment", "Engine that runs the measured models.")
+    attention: Text | None = option(
+        None,
+        "environment",
+        "Attention implementation, such as eager, sdpa or flash_attention_2.",
+        unset="the default of transformers",
+    )
+    clock: Clock = option(
+        "auto",
+        "environment",
+        "Clock of the measurements: wall time, CPU time, or auto, which uses CPU time if the machine is too "
+        "busy for wall time and one thread is measured.",
+    )
+    latency_table: Text | None = option(
+        None,
+        "environment",
+        "Latency table measured elsewhere with `ziplm profile`; nothing is measured here then.",
+        metavar="FILE",
+    )
+    profile_seconds: Number = option(120.0, "environment", "Time limit for measuring the latency table.")
+    measure_seconds: Number = option(30.0, "environment", "Time limit for measuring one model.")
+
+
+class MethodOptions(_Section):
+    """How models are pruned and candidates are searched."""
+
+    method: Method = option("default", "method", "Use ziplm for the configuration of the ZipLM paper.")
+    gradients: bool = option(
+        True, "method", "Weight errors by loss gradients, which takes one backward pass."
+    )
+    selection: Selection = option("obs", "method", "How heads and columns are chosen.")
+    update: bool = option(True, "method", "Correct the remaining weights for those that are removed.")
+    centred: bool = option(
+        True, "method", "Let biases take over the mean output of what is removed.", off="--not-centred"
+    )
+    prior: Prior = option(
+        "auto", "method", "Estimate of the harm of each size. auto tries all of them except own, the paper's."
+    )
+    search: Search = option("direct", "method", "Search method. prior solves once, without a search.")
+    evaluations: Whole = option(
+        100, "method", "Number of candidates that the search evaluates; 1000 with --method ziplm."
+    )
+    loss: Loss = option(
+        "kl",
+        "method",
+        "Loss of the search: divergence from the current model (kl), or the task's own.",
+    )
+    refit: bool = option(True, "method", "Fit the remaining weights to the current model, if that helps.")
+
+
+class FinetuneOptions(_Section):
+    """Fine-tuning in gradual runs."""
+
+    mode: Mode = option(
+        "oneshot",
+        "training",
+        "oneshot makes every target from the dense model without training. gradual makes each target from "
+        "the one before, and fine-tunes it.",
+    )
+    preset: Text | None = option(
+        None, "training", "Hyper-parameters from the paper for all options not given; see `ziplm presets`."
+    )
+    dense_epochs: Number = option(
+        0.0, "training", "Epochs of fine-tuning the dense model first. It then becomes the teacher."
+    )
+    dense_steps: Whole = option(
+        -1,
+        "training",
+        "The same in optimizer steps; 0 for none, -1 to use --dense-epochs.",
+    )
+    epochs_per_step: Number = option(8.0, "training", "Epochs of fine-tuning after each target.")
+    steps_per_target: Whole = option(
+        -1,
+        "training",
+        "The same in optimizer steps; -1 to use --epochs-per-step.",
+    )
+    learning_rate: Number = option(8e-5, "training", "Initial learning rate of each fine-tuning.")
+    train_batch_size: Whole = option(32, "training", "Batch size of fine-tuning.")
+    gradient_accumulation: Whole = option(1, "training", "Forward passes per optimizer step.")
+    weight_decay: Number = option(0.03, "training", "Weight decay of fine-tuning.")
+    dropout: bool = option(True, "training", "Use the model's dropout while fine-tuning.")
+    precision: Precision = option("float32", "training", "Numeric precision of fine-tuning on a GPU.")
+    task_weight: Number = option(0.0, "training", "λ1, weight of the task's own loss.")
+    logit_weight: Number = option(1.0, "training", "λ2, weight of the distillation of outputs.")
+    token_weight: Number = option(
+        0.5, "training", "λ3, weight of the distillation of hidden states, token by token."
+    )
+    temperature: Number = option(1.0, "training", "Temperature of the distillation of outputs.")
+    report_to: Texts = option(
+        (), "training", "Experiment tracker, by its name in transformers, such as tensorboard. Repeatable."
+    )
+
+
+class RunOptions(_Section):
+    """How the run itself works."""
+
+    calibration_batch_size: Whole = option(32, "run", "Batch size while calibrating and evaluating.")
+    memory_gb: Number = option(
+        2.0, "run", "Memory for Hessians in GiB. If they need more, calibration makes several passes."
+    )
+    seed: Whole = option(0, "run", "Seed of everything that is random.")

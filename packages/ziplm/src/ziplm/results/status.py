@@ -1,0 +1,73 @@
+"""The status of a run: which parts are finished, and how long the stages took."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ziplm.errors import BadRun
+from ziplm.options.options import Options
+from ziplm.options.targets import Target
+from ziplm.options.toml import load_options
+from ziplm.runs.folder import Run
+
+
+@dataclass(frozen=True)
+class Status:
+    """The status of a run.
+
+    Attributes:
+        folder: the run folder.
+        model: the dense model.
+        task: the task.
+        targets: all targets, finished or not.
+        done: whether each part is finished, by description.
+        seconds: time that each stage has taken so far.
+        resumable: whether this version can resume the run.
+    """
+
+    folder: str
+    model: str
+    task: str
+    targets: tuple[Target, ...]
+    done: dict[str, bool]
+    seconds: dict[str, float]
+    resumable: bool
+
+    def __str__(self) -> str:
+        lines = [f"{self.model} for {self.task} in {self.folder}"]
+        if not self.resumable:
+            lines.append("made by ziplm 0.1: it can be read, but not resumed")
+        lines += [f"  {'done' if done else 'to do':5}  {part}" for part, done in self.done.items()]
+        if self.seconds:
+            spent = ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in self.seconds.items())
+            lines.append(f"so far: {spent}")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {**asdict(self), "targets": [target.name for target in self.targets]}
+
+
+def read_status(run: Run) -> Status:
+    """Read the status of a run; raise BadRun if the folder holds none."""
+    if not run.options_file.is_file():
+        raise BadRun(f"{run.folder} is not a run folder", "give the --output of ziplm compress")
+    options = load_options(run.options_file)
+    targets = tuple(options.targets())
+    done = _parts_done(run, options) | {f"target {t.name}": run.is_done(t.name) for t in targets}
+    return Status(
+        str(run.folder), options.model, options.task, targets, done, run.seconds, run.marker_file.exists()
+    )
+
+
+def _parts_done(run: Run, options: Options) -> dict[str, bool]:
+    """Return which of the parts before the targets are finished, by description."""
+    done = {"latency table": run.latency_file.exists()}
+    if options.trains_dense:
+        done["dense model"] = (run.dense_folder / "config.json").exists()
+    if options.mode == "oneshot":  # in gradual runs, each target has its own
+        fisher = run.fisher_file.exists() or (run.state / "metric.safetensors").exists()  # its name in 0.1
+        traces = len(list((run.state / "traces").glob("*.safetensors")))
+        searching = (run.state / "targets").exists()  # the first search starts when all traces exist
+        done["fisher"] = fisher or not options.gradients
+        done[f"traces of branches ({traces} so far)"] = searching
+    return done
