@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 import rich_click as click
+from click.exceptions import Exit
 from rich.text import Text
 
 from ziplm.errors import ZipLMError, one_line
@@ -57,11 +58,12 @@ class Commands(click.RichGroup):
         return command
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
-        """Run the command line. Usage errors are plain lines rather than boxes, for programs that read them."""
+        """Run the command line; usage errors are plain lines rather than boxes, as other programs expect."""
+        run: Any = super().main
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
+            return run(*args, standalone_mode=False, **extra)
         try:
-            code = super().main(*args, standalone_mode=False, **extra)
+            code = run(*args, standalone_mode=False, **extra)
         except click.ClickException as error:
             error.show()
             code = error.exit_code
@@ -79,7 +81,7 @@ class Commands(click.RichGroup):
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
+        except (click.ClickException, Exit, click.Abort):
             raise
         except KeyboardInterrupt:
             _fail(ctx, "interrupted; run the same command to resume", 130)
@@ -122,7 +124,7 @@ def _fail(ctx: click.Context, message: str, code: int) -> None:
 
 @click.group(
     cls=Commands,
-    epilog=EXIT_CODES,  # type: ignore[arg-type]  # rich-click prints it as it is
+    epilog=EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(package_name="ziplm")

@@ -29,7 +29,7 @@ EXAMPLES = Text(
 )
 
 
-@click.command(epilog=EXAMPLES)  # type: ignore[arg-type]  # rich-click prints it as it is
+@click.command(epilog=EXAMPLES)
 @click.argument("model", required=False)
 @options(name for name in names_in("essential") if name != "model")
 @click.option(

@@ -4,15 +4,14 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import rich_click as click
-from pydantic.fields import FieldInfo
+from click.core import ParameterSource
 
-from ziplm.options.fields import SECTIONS, Shown
+from ziplm.options.fields import SECTIONS, shown
 from ziplm.options.options import Options
 from ziplm.options.setting import Setting
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-DATA = ("train_file", "validation_file", "eval_file", "text_column", "label_column", "max_length")
 ENVIRONMENT = (
     "regime",
     "input_length",
@@ -32,14 +31,6 @@ SHORT = {"output": "-o"}
 def names_in(section: str) -> list[str]:
     """Return the names of the options in a section."""
     return [name for name, field in Options.model_fields.items() if shown(field).section == section]
-
-
-def shown(field: FieldInfo) -> Shown:
-    """Return how an option appears."""
-    extra: Any = field.json_schema_extra
-    made = extra["shown"]
-    assert isinstance(made, Shown)
-    return made
 
 
 def options(names: Iterable[str], panel: str | None = None) -> Callable[[Command], Command]:
@@ -100,7 +91,7 @@ def given(context: click.Context) -> dict[str, Any]:
     return {
         name: value
         for name, value in context.params.items()
-        if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
+        if context.get_parameter_source(name) == ParameterSource.COMMANDLINE
     }
 
 

@@ -6,6 +6,7 @@ from os import PathLike, fspath
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
+from pydantic.fields import FieldInfo
 
 SECTIONS = {
     "essential": "What most people need",
@@ -39,6 +40,14 @@ class Shown:
 def option(default: Any, section: str, help: str, **shown: str) -> Any:  # noqa: A002
     """Declare an option with its default value, section and help text."""
     return Field(default, description=help, json_schema_extra={"shown": Shown(section, **shown)})  # type: ignore[dict-item]
+
+
+def shown(field: FieldInfo) -> Shown:
+    """Return how an option appears."""
+    extra: Any = field.json_schema_extra
+    made = extra["shown"]
+    assert isinstance(made, Shown)
+    return made
 
 
 def _as_sequence(value: Any) -> Any:

@@ -2,12 +2,9 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Literal
 
 from ziplm.errors import UsageError
-
-DTYPES = ("float32", "float16", "bfloat16")
-REGIMES = ("throughput", "latency", "generate")
+from ziplm.options.kinds import Clock, Dtype, Engine, Regime
 
 
 @dataclass(frozen=True)
@@ -19,9 +16,9 @@ class Setting:
         sequence_length: length of the inputs in tokens, for throughput.
         threads: threads of torch; None keeps torch's own number.
         device: device such as "cpu" or "cuda:0".
-        dtype: data type of the models, one of `DTYPES`.
+        dtype: data type of the models.
         engine: engine that runs the models.
-        clock: "wall", or "cpu" on machines with other load.
+        clock: "wall", "cpu" on machines with other load, or "auto" to choose before measuring.
         regime: "throughput" times one forward pass over a batch of full-length inputs; "latency" the mean
             over inputs of several lengths; "generate" the median, over prompts of several lengths, of
             generating the new tokens with a cache and top-k sampling.
@@ -33,10 +30,10 @@ class Setting:
     sequence_length: int = 128
     threads: int | None = None
     device: str = "cpu"
-    dtype: str = "float32"
-    engine: Literal["eager", "compile"] = "eager"
-    clock: Literal["wall", "cpu"] = "wall"
-    regime: Literal["throughput", "latency", "generate"] = "throughput"
+    dtype: Dtype = "float32"
+    engine: Engine = "eager"
+    clock: Clock = "wall"
+    regime: Regime = "throughput"
     prompt_lengths: tuple[int, ...] = ()
     new_tokens: int = 64
 
