@@ -7,9 +7,9 @@ from ziplm.options.options import Options
 
 HEAD = """# Options
 
-All options of `ziplm compress`, of its TOML files (`--config`) and of `ziplm.compress` in Python. On the command line an option is
-written `--like-this`, in TOML and Python `like_this`. Repeatable options take lists in TOML and Python. This page is generated:
-`python -m ziplm.options.reference > docs/options.md`.
+All options of `ziplm compress`, of its TOML files (`--config`) and of `ziplm.compress` in Python. On the
+command line an option is written `--like-this`, in TOML and Python `like_this`. Repeatable options take lists
+in TOML and Python. This page is generated: `python -m ziplm.options.reference > docs/options.md`.
 """
 
 
