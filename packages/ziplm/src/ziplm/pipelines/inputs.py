@@ -1,0 +1,92 @@
+"""Models and data given in memory: they are stored in the run folder, so that the run can be resumed."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ziplm.architectures.checkpoint import save
+from ziplm.errors import BadRun, UsageError
+from ziplm.files import read_json, write_json, written_whole
+from ziplm.runs.folder import Run
+
+FOLDER = "inputs"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What was given in memory rather than by name or path.
+
+    Attributes:
+        model: the dense model; None if it was given by name.
+        tokenizer: its tokenizer.
+        data: examples by option, such as "train_file": mappings from column names to values.
+    """
+
+    model: PreTrainedModel | None = None
+    tokenizer: PreTrainedTokenizerBase | None = None
+    data: Mapping[str, Iterable[Mapping[str, Any]]] = field(default_factory=dict)
+
+    def paths(self, output: Path) -> dict[str, str]:
+        """Return the options that name the files in the run folder where the inputs will be."""
+        paths = {name: str(_data_file(output, name)) for name in self.data}
+        return paths if self.model is None else {**paths, "model": str(_model_folder(output))}
+
+    def store(self, run: Run) -> None:
+        """Write the inputs into the run folder, or check that they are those of the interrupted run.
+
+        Raises:
+            BadRun: if they have changed since the run was started.
+            UsageError: if a value cannot be written as JSON.
+        """
+        record = run.folder / FOLDER / "fingerprints.json"
+        before = read_json(record) if record.exists() else {}
+        found = {name: _write_rows(_data_file(run.folder, name), rows) for name, rows in self.data.items()}
+        if self.model is not None:
+            found["model"] = _fingerprint(self.model)
+            if before.get("model") != found["model"] and "model" not in before:
+                save(self.model, _model_folder(run.folder), self.tokenizer)
+        changed = [name for name in before if name in found and before[name] != found[name]]
+        if changed:
+            raise BadRun(
+                f"{', '.join(changed)} changed since the run in {run.folder} was started",
+                "give the same, or choose another output",
+            )
+        write_json(record, {**before, **found})
+
+
+def _data_file(output: Path, name: str) -> Path:
+    return output / FOLDER / f"{name.removesuffix('_file')}.jsonl"
+
+
+def _model_folder(output: Path) -> Path:
+    return output / FOLDER / "model"
+
+
+def _write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> str:
+    """Write examples as JSON lines, unless the file exists; return a fingerprint of the examples."""
+    try:
+        lines = [json.dumps(dict(row), ensure_ascii=False) for row in rows]
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"an example for {path.stem} cannot be stored: {error}", "give mappings of text, numbers and lists"
+        ) from error
+    text = "".join(f"{line}\n" for line in lines)
+    if not path.exists():
+        with written_whole(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _fingerprint(model: PreTrainedModel) -> str:
+    """Return a hash of a model's class and weights."""
+    digest = hashlib.sha256(type(model).__name__.encode())
+    for name, tensor in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
