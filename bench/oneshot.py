@@ -30,7 +30,7 @@ from ziplm.pipelines.oneshot import prune_model
 from ziplm.pipelines.values import Pruned, Start
 from ziplm.runs.opening import open_run
 from ziplm.runs.progress import Bars
-from ziplm.stages.calibrate import gather_inputs
+from ziplm.stages.calibrate import gather_statistics
 from ziplm.stages.choices import Priors
 from ziplm.stages.priors import branch_priors
 from ziplm.stages.profile import latency_table
@@ -172,7 +172,7 @@ class Bench:
         if all(self._row_file(name, target).exists() for name in UNIFORM.values() for target in targets):
             return
         branches = start.remaining_branches(start.dense)
-        inputs = gather_inputs(
+        inputs = gather_statistics(
             start.dense, start.task, start.samples.calibration, branches, {}, batch_size=32
         )
         for method, name in UNIFORM.items():
