@@ -245,6 +245,15 @@ def test_sums_that_overflow_after_several_batches_are_refused() -> None:
     assert torch.equal(moments.hessian, before)
 
 
+def test_sums_that_overflow_over_the_workers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor: tensor.mul_(2))  # two equal workers
+    moments = Moments(4)
+    moments.update(torch.full((1, 4), 8e153, dtype=torch.float64))
+    with pytest.raises(ValueError, match=OVERFLOW):
+        moments.all_reduce()
+
+
 def test_moments_without_inputs_have_no_hessian() -> None:
     with pytest.raises(ValueError, match="no inputs have been added yet"):
         Moments(4).hessian  # noqa: B018
