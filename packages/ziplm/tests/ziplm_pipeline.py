@@ -52,8 +52,8 @@ class KnownScore(Head):
     def scores(outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Return one number for each sample."""
         wanted = torch.linspace(-1, 1, outputs.shape[-1], dtype=outputs.dtype)
-        said = outputs.log_softmax(-1) @ wanted  # (batch,) or (batch, tokens)
-        return said if said.ndim == 1 else (said * batch["attention_mask"]).sum(-1)
+        per_token = outputs.log_softmax(-1) @ wanted  # (batch,) or (batch, tokens)
+        return per_token if per_token.ndim == 1 else (per_token * batch["attention_mask"]).sum(-1)
 
     def divergence(self, *_: Any) -> Any:
         raise AssertionError("gradients are taken of the score alone")
