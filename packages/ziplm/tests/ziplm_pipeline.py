@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from ziplm.architectures.registry import architecture_of
 from ziplm.stages.levels import size_grid
 from ziplm.tasks import Features, Splits, Task
+from ziplm.tasks.base import Predictions
 from ziplm.tasks.heads import Batch, Classification, Head
 from ziplm.tasks.language_model import LanguageModel
 from ziplm_models import HEADS, VOCABULARY, WIDTH, make_traces, tiny_model
@@ -33,7 +34,10 @@ class MadeUpTask(Task):
     def load_splits(self, *_: Any) -> Splits:
         raise AssertionError("its examples are given, not loaded")
 
-    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+    def predict(self, *_: Any, **__: Any) -> Predictions:
+        raise AssertionError("no stage before the last evaluates")
+
+    def metrics_of(self, *_: Any) -> dict[str, float]:
         raise AssertionError("no stage before the last evaluates")
 
 
