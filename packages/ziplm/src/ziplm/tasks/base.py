@@ -4,8 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
 
+import numpy as np
 import torch
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -20,6 +21,12 @@ Features = Mapping[str, Any]
 
 Progress = Callable[[int, int], None]
 """Callback that receives the number of examples done and the total number."""
+
+Predictions = dict[str, np.ndarray]
+"""What metrics are computed from: arrays by name, whose first dimension is the examples of a split.
+
+An example is a text, a pair, a sentence, a question or a window of text: the unit that intervals resample.
+"""
 
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -43,6 +50,8 @@ class Task(ABC):
     metric: str
     """Name of the main metric among those that `evaluate` returns."""
     greater_is_better: bool = True
+    proportions: ClassVar[tuple[str, ...]] = ()
+    """Names of the metrics that are the share of examples with a yes rather than a no, such as accuracy."""
     calibration_samples: ClassVar[int] = 2048
     class_endings: ClassVar[tuple[str, ...]]
     """Endings of the class names of models that have the head for this task."""
@@ -161,6 +170,37 @@ class Task(ABC):
         return batch
 
     @abstractmethod
+    def predict(
+        self,
+        model: PreTrainedModel,
+        features: Sequence[Features],
+        batch_size: int = 32,
+        progress: Progress | None = None,
+    ) -> Predictions:
+        """Run a model on one evaluation split, and return everything that its metrics depend on.
+
+        Args:
+            model: model to evaluate.
+            features: examples of the split.
+            batch_size: number of examples per forward pass.
+            progress: called after each batch.
+
+        Returns:
+            Arrays with one row per example. The order of the examples is the same for every model.
+
+        Raises:
+            UsageError: there are no examples, or the batch size is not positive.
+        """
+
+    @abstractmethod
+    def metrics_of(self, predictions: Predictions) -> dict[str, float]:
+        """Compute all metrics by name from the predictions on a split, or on any selection of its examples.
+
+        Raises:
+            UsageError: a metric is not finite.
+        """
+
+    @final
     def evaluate(
         self,
         model: PreTrainedModel,
@@ -168,7 +208,7 @@ class Task(ABC):
         batch_size: int = 32,
         progress: Progress | None = None,
     ) -> dict[str, float]:
-        """Compute all metrics of a model on one evaluation split.
+        """Compute all metrics of a model on one evaluation split: `metrics_of` the result of `predict`.
 
         Args:
             model: model to evaluate.
@@ -182,6 +222,7 @@ class Task(ABC):
         Raises:
             UsageError: there are no examples, the batch size is not positive, or a metric is not finite.
         """
+        return self.metrics_of(self.predict(model, features, batch_size, progress))
 
     def prepare_reference(self, model: PreTrainedModel, features: Sequence[Features]) -> None:  # noqa: B027
         """Give the dense model to a task whose metric compares with it. By default, do nothing."""

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ziplm.errors import UsageError
 from ziplm.options.source import Source
-from ziplm.tasks.base import Features, Progress, Splits, Task
+from ziplm.tasks.base import Features, Predictions, Progress, Splits, Task
 from ziplm.tasks.columns import (
     LABEL_NAMES,
     TEXT_NAMES,
@@ -42,6 +42,7 @@ class SequenceTask(Task):
     class_endings = ("ForSequenceClassification",)
     text_names: Sequence[Sequence[str]] = TEXT_NAMES
     label_names: Sequence[str] = LABEL_NAMES
+    proportions = ("accuracy",)
     empty_texts: ClassVar[bool] = False
     """Whether the data may contain empty texts."""
 
@@ -112,23 +113,28 @@ class SequenceTask(Task):
                 "give a model with a classification head",
             )
 
-    def evaluate(
+    def predict(
         self,
         model: PreTrainedModel,
         features: Sequence[Features],
         batch_size: int = 32,
         progress: Progress | None = None,
-    ) -> dict[str, float]:
-        """See `Task.evaluate`."""
-        predictions = self.numbered(model, self.predict(model, features, batch_size, progress))
+    ) -> Predictions:
+        """See `Task.predict`. Returns predictions and labels: classes in the task's numbering, or numbers."""
+        predictions = self.numbered(model, self.outputs(model, features, batch_size, progress))
         labels = self.numbered(model, np.array([feature["labels"] for feature in features]))
-        return finite({name: METRICS[name](predictions, labels) for name in self.metrics})
+        return {"predictions": predictions, "labels": labels}
+
+    def metrics_of(self, predictions: Predictions) -> dict[str, float]:
+        """See `Task.metrics_of`."""
+        pair = predictions["predictions"], predictions["labels"]
+        return finite({name: METRICS[name](*pair) for name in self.metrics})
 
     def numbered(self, model: PreTrainedModel, classes: np.ndarray) -> np.ndarray:
         """Convert classes from the model's numbering to the task's, which metrics such as F1 rely on."""
         return classes
 
-    def predict(
+    def outputs(
         self,
         model: PreTrainedModel,
         features: Sequence[Features],

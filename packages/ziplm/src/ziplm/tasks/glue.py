@@ -153,7 +153,7 @@ class GlueTask(SequenceTask):
         self, model: PreTrainedModel, features: Sequence[Features], path: str | Path
     ) -> None:
         """Write predictions on a test set as the GLUE server expects them: index and prediction, in order."""
-        predictions = self.predict(model, features)
+        predictions = self.outputs(model, features)
         if self.regression:
             answers = [f"{number:.3f}" for number in np.clip(predictions, 0, 5)]
         else:

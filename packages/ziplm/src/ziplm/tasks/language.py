@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
+import torch
 import torch.nn.functional as F  # noqa: N812
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ziplm.architectures.registry import language_head
 from ziplm.errors import UsageError
 from ziplm.options.source import Source
-from ziplm.tasks.base import Features, Progress, Splits, Task
+from ziplm.tasks.base import Features, Predictions, Progress, Splits, Task
 from ziplm.tasks.columns import text_columns, texts_of
 from ziplm.tasks.encoding import Examples, check_fit, padding_token
 from ziplm.tasks.files import Table, existing, read_table, read_text
@@ -59,30 +60,36 @@ class LanguageTask(Task):
 
         return read_parts(self.name, source, read, join, self.dataset)
 
-    def evaluate(
+    def predict(
         self,
         model: PreTrainedModel,
         features: Sequence[Features],
         batch_size: int = 32,
         progress: Progress | None = None,
-    ) -> dict[str, float]:
-        """See `Task.evaluate`. Logits are computed a few rows at a time, because all would take gigabytes."""
-        total, count = 0.0, 0
+    ) -> Predictions:
+        """See `Task.predict`. Returns the negative log-likelihood and the number of tokens of each window.
+
+        Logits are computed a few rows at a time, because all would take gigabytes.
+        """
+        losses, tokens = np.zeros(len(features)), np.zeros(len(features), dtype=np.int64)
         with inference(model):
             head = language_head(model)
-            for _, batch in evaluation_batches(self, model, features, batch_size, progress):
+            for chosen, batch in evaluation_batches(self, model, features, batch_size, progress):
                 states = self.head.outputs(model, batch)  # (batch, tokens, hidden)
                 labels = batch["labels"]  # (batch, tokens)
                 if self.head.kind == "causal":
                     states, labels = states[:, :-1], labels[:, 1:]
                 counted = labels != IGNORED
                 pairs = zip(states[counted].split(ROWS), labels[counted].split(ROWS), strict=True)
-                total += sum(
-                    float(F.cross_entropy(head(rows).float(), wanted, reduction="sum"))
-                    for rows, wanted in pairs
-                )
-                count += int(counted.sum())
-        mean = total / max(count, 1)
+                own = [token_losses(head(rows).float(), wanted) for rows, wanted in pairs]
+                windows = np.array(chosen)[counted.nonzero()[:, 0].cpu().numpy()]  # (rows,): index of each
+                np.add.at(losses, windows, np.concatenate([np.zeros(0), *own]))
+                np.add.at(tokens, windows, 1)
+        return {"losses": losses, "tokens": tokens}
+
+    def metrics_of(self, predictions: Predictions) -> dict[str, float]:
+        """See `Task.metrics_of`. The loss is the mean over all tokens."""
+        mean = math.fsum(predictions["losses"]) / max(int(predictions["tokens"].sum()), 1)
         return finite({"perplexity": math.exp(min(mean, 700.0)), "loss": mean})  # exp(710) overflows
 
 
@@ -164,6 +171,23 @@ class Windows(Examples):
         seen = self.length - self.stride if begin else 0
         labels = [IGNORED] * seen + ids[seen:]
         return {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": labels}
+
+
+def token_losses(logits: torch.Tensor, wanted: torch.Tensor) -> np.ndarray:
+    """Return the cross-entropy of each row of logits, float64 of shape (rows,).
+
+    The last row also carries the rounding error of torch's float32 sum over the rows, about 1e-7 of it. The
+    rows thus add up to exactly that sum, from which version 0.1 computed perplexities.
+
+    Args:
+        logits: float32, (rows, vocabulary).
+        wanted: ids of the right tokens, (rows,).
+    """
+    log_probabilities = logits.log_softmax(-1)
+    rows = F.nll_loss(log_probabilities, wanted, reduction="none").double().cpu().numpy()
+    total = float(F.nll_loss(log_probabilities, wanted, reduction="sum"))
+    rows[-1:] += np.nan_to_num(total - math.fsum(rows))  # an infinite sum has no rounding error
+    return rows
 
 
 def tokens_of(tokenizer: PreTrainedTokenizerBase, text: str) -> np.ndarray:
