@@ -11,7 +11,7 @@ from ziplm.options.setting import Setting
 from ziplm.options.source import Source
 from ziplm.runs.progress import Reporter, Silent
 from ziplm.stages.evaluate import evaluate_split
-from ziplm.stages.workload import environment_of
+from ziplm.stages.workload import require_device
 from ziplm.tasks import Task, make_task
 
 
@@ -69,7 +69,7 @@ def write_predictions(
     """Write the predictions of a checkpoint in the format of the GLUE server.
 
     Raises:
-        UsageError: if the task is none of GLUE.
+        UsageError: if the task is not one of GLUE's.
     """
     loaded = _load(checkpoint, task, task_settings or {}, device)
     if not hasattr(loaded.task, "write_predictions"):
@@ -82,7 +82,7 @@ def write_predictions(
 
 def _load(checkpoint: str, task: str, task_settings: dict[str, Any], device: str) -> _Loaded:
     made = make_task(task, **task_settings)
-    environment_of(Setting(device=device), None)  # raises UsageError if there is no such device
+    require_device(Setting(device=device))
     model = made.load_model(checkpoint)
     model.to(device)  # type: ignore[arg-type]  # a decorator hides self
     return _Loaded(made, model, made.load_tokenizer(checkpoint))

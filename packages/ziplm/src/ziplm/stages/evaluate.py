@@ -49,4 +49,4 @@ def divergences(
     for _, batch in workers.share(task.batches(features, BATCH_SIZE, reference.device)):
         wanted = head.outputs(reference, batch)
         parts.append(head.divergence(model, head.outputs(model, batch), wanted, batch))
-    return workers.joined(parts)
+    return workers.gathered(parts)
