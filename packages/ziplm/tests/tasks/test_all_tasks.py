@@ -212,7 +212,7 @@ def test_the_error_names_a_dataset_that_the_hub_does_not_have(monkeypatch: pytes
     monkeypatch.setattr("ziplm.tasks.hub.hub_answers", lambda: True)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
-    with pytest.raises(UsageError, match=r"the data set x:y has no split train, or .*: Unknown split 'a'"):
+    with pytest.raises(UsageError, match=r"the dataset x:y has no split train, or .*: Unknown split 'a'"):
         read_hub("x:y", "train")
 
 

@@ -1,6 +1,7 @@
 """One-shot compression: every target is made from the dense model, without training.
 
-The flow. Profile, calibrate, prune, priors, search and fit store their results in the run folder:
+The flow. Profile, calibrate, prune, priors, search, fit and the evaluation of the dense model store their
+results in the run folder, to resume from:
 
     load ─► profile ─► calibrate ─► prune ─► priors            once for all targets
     search ─► fit ─► shrink ─► refit ─► evaluate ─► save       for each target

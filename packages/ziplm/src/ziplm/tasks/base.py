@@ -20,7 +20,7 @@ Features = Mapping[str, Any]
 """One tokenised example: `input_ids`, `attention_mask`, … as lists, and its labels, if any."""
 
 Progress = Callable[[int, int], None]
-"""Callback that receives the number of examples done and the total number."""
+"""Callback that receives the amount of work done and the total, such as examples or layers."""
 
 Predictions = dict[str, np.ndarray]
 """What metrics are computed from: arrays by name, whose first dimension is the examples of a split.
@@ -34,7 +34,7 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 @dataclass(frozen=True)
 class Splits:
-    """Tokenised training and evaluation data. A split without a file is empty."""
+    """Tokenised training and evaluation data. Without training data, `train` is empty."""
 
     train: Sequence[Features]
     """Examples for calibration and fine-tuning."""
@@ -66,8 +66,8 @@ class Task(ABC):
             options: options of `ziplm.load`.
 
         Raises:
-            UsageError: the checkpoint has a different head.
-            ZipLMError: the checkpoint cannot be loaded; see `ziplm.load`.
+            UsageError: if the checkpoint has a different head.
+            ZipLMError: if the checkpoint cannot be loaded; see `ziplm.load`.
         """
         name = model_class_of(path, read_config(path)).__name__
         if not name.endswith(self.class_endings):
@@ -90,7 +90,7 @@ class Task(ABC):
             options: options of `ziplm.load`, or of transformers' `from_pretrained` if there is a new head.
 
         Raises:
-            UsageError: the checkpoint has a different head, and the task cannot make a new one.
+            UsageError: if the checkpoint has a different head, and the task cannot make a new one.
             BadCheckpoint: the checkpoint cannot be loaded with a new head.
         """
         found = self.new_head()
@@ -151,7 +151,7 @@ class Task(ABC):
             max_length: maximum number of tokens of an example.
 
         Raises:
-            UsageError: the data cannot be read, or does not fit the model or the task.
+            UsageError: if the data cannot be read, or does not fit the model or the task.
         """
 
     def collate(self, features: Sequence[Features]) -> Batch:
@@ -189,7 +189,7 @@ class Task(ABC):
             Arrays with one row per example. The order of the examples is the same for every model.
 
         Raises:
-            UsageError: there are no examples, or the batch size is not positive.
+            UsageError: if there are no examples, or the batch size is not positive.
         """
 
     @abstractmethod
@@ -197,7 +197,7 @@ class Task(ABC):
         """Compute all metrics by name from the predictions on a split, or on any selection of its examples.
 
         Raises:
-            UsageError: a metric is not finite.
+            UsageError: if a metric is not finite.
         """
 
     @final
@@ -220,7 +220,7 @@ class Task(ABC):
             Metrics by name.
 
         Raises:
-            UsageError: there are no examples, the batch size is not positive, or a metric is not finite.
+            UsageError: if there are no examples, the batch size is not positive, or a metric is not finite.
         """
         return self.metrics_of(self.predict(model, features, batch_size, progress))
 

@@ -21,7 +21,7 @@ from ziplm.tasks.columns import (
     text_columns,
     texts_of,
 )
-from ziplm.tasks.encoding import Tokenised, check_fit, padding_token
+from ziplm.tasks.encoding import Tokenised, padding_token, require_match
 from ziplm.tasks.files import Table, read_table
 from ziplm.tasks.heads import Classification, Head, Regression
 from ziplm.tasks.inference import evaluation_batches, finite, inference
@@ -35,7 +35,7 @@ class SequenceTask(Task):
     Args:
         name: name of the task.
         metrics: names of its metrics; the first is the main one.
-        dataset: data set on the hub, as ``name`` or ``name:config``, used if no files are given.
+        dataset: dataset on the hub, as ``name`` or ``name:config``, used if no files are given.
         regression: whether the model predicts a number rather than a class.
     """
 
@@ -92,7 +92,7 @@ class SequenceTask(Task):
         """Return the examples of a table, with labels if `labelled`."""
         label = label_column(table, source.label_column, self.label_names) if labelled else None
         columns = text_columns(table, source.text_columns, self.text_names, label)
-        check_fit(model, tokenizer, max_length, len(columns))
+        require_match(model, tokenizer, max_length, len(columns))
         others: dict[str, Sequence[Any]] = {}
         if label is not None:
             others["labels"] = self.labels(model, table, label)
@@ -106,7 +106,7 @@ class SequenceTask(Task):
         return labels_of(table, column, model_labels(model), outputs_of(model))
 
     def check_outputs(self, model: PreTrainedModel) -> None:
-        """Raise a UsageError unless the model's head has as many outputs as the task needs."""
+        """Raise UsageError unless the model's head has as many outputs as the task needs."""
         if outputs_of(model) < 2:
             raise UsageError(
                 f"the model has {outputs_of(model)} output, but task {self.name} needs one for each class",
@@ -155,7 +155,7 @@ class ClassificationTask(SequenceTask):
     """Classification of the user's own data: one or two columns of text, and one of labels.
 
     Args:
-        dataset: data set on the hub, as ``name`` or ``name:config``, used if no files are given.
+        dataset: dataset on the hub, as ``name`` or ``name:config``, used if no files are given.
     """
 
     def __init__(self, dataset: str | None = None) -> None:

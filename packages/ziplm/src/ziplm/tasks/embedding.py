@@ -14,7 +14,7 @@ from ziplm.errors import UsageError
 from ziplm.options.source import Source
 from ziplm.tasks.base import Features, Predictions, Progress, Splits, Task
 from ziplm.tasks.columns import TEXT_NAMES, numbers_of, text_columns, texts_of
-from ziplm.tasks.encoding import Tokenised, check_fit, padding_token
+from ziplm.tasks.encoding import Tokenised, padding_token, require_match
 from ziplm.tasks.files import Table, existing, read_table, read_text
 from ziplm.tasks.heads import Embedding
 from ziplm.tasks.inference import evaluation_batches, finite, inference
@@ -36,10 +36,10 @@ class EmbeddingTask(Task):
     Args:
         pooling: "mean" or "cls". None takes the pooling of a sentence-transformers folder, and "mean" for
             other models.
-        dataset: data set on the hub, as ``name`` or ``name:config``, used if no files are given.
+        dataset: dataset on the hub, as ``name`` or ``name:config``, used if no files are given.
 
     Raises:
-        UsageError: the pooling is unknown.
+        UsageError: if the pooling is unknown.
     """
 
     name = "embedding"
@@ -73,7 +73,7 @@ class EmbeddingTask(Task):
     ) -> Splits:
         """See `Task.load_splits`. Texts are cut to the folder's own maximum length if that is shorter."""
         max_length = min(max_length, self.longest or max_length)
-        check_fit(model, tokenizer, max_length)
+        require_match(model, tokenizer, max_length)
         self.padding_id = padding_token(model, tokenizer)
         train, evaluation = read_parts(
             self.name,
@@ -188,7 +188,7 @@ def nearest(embeddings: torch.Tensor) -> torch.Tensor:
         Indices of other texts, (texts, neighbours): 10 neighbours, or fewer if there are few texts.
 
     Raises:
-        UsageError: there are fewer than three texts.
+        UsageError: if there are fewer than three texts.
     """
     count = min(NEIGHBOURS, (len(embeddings) - 1) // 2)
     if count < 1:

@@ -15,7 +15,7 @@ from ziplm.errors import UsageError
 from ziplm.options.source import Source
 from ziplm.tasks.base import Features, Predictions, Progress, Splits, Task
 from ziplm.tasks.columns import text_columns, texts_of
-from ziplm.tasks.encoding import Examples, check_fit, padding_token
+from ziplm.tasks.encoding import Examples, padding_token, require_match
 from ziplm.tasks.files import Table, existing, read_table, read_text
 from ziplm.tasks.heads import IGNORED
 from ziplm.tasks.inference import evaluation_batches, finite, inference
@@ -31,7 +31,7 @@ class LanguageTask(Task):
     """Base class of the language modelling tasks: reads text and computes perplexity.
 
     Args:
-        dataset: data set on the hub, as ``name`` or ``name:config``, used if no files are given.
+        dataset: dataset on the hub, as ``name`` or ``name:config``, used if no files are given.
         separator: text inserted between the rows of a table.
     """
 
@@ -99,7 +99,7 @@ class CausalTask(LanguageTask):
     Args:
         stride: distance, in tokens, between the starts of consecutive evaluation windows. Tokens that an
             earlier window has covered are context only. None: windows do not overlap.
-        dataset: data set on the hub, as ``name`` or ``name:config``, used if no files are given.
+        dataset: dataset on the hub, as ``name`` or ``name:config``, used if no files are given.
         separator: text inserted between the rows of a table.
     """
 
@@ -120,7 +120,7 @@ class CausalTask(LanguageTask):
 
         An incomplete last window is dropped from the training text, unless it is the only one.
         """
-        check_fit(model, tokenizer, max_length)
+        require_match(model, tokenizer, max_length)
         stride = max_length if self.stride is None else self.stride
         if not 1 <= stride <= max_length:
             raise UsageError(
@@ -194,7 +194,7 @@ def tokens_of(tokenizer: PreTrainedTokenizerBase, text: str) -> np.ndarray:
     """Return the tokens of a long text without special tokens, int32 of shape (tokens,).
 
     Raises:
-        UsageError: the text has fewer than two tokens.
+        UsageError: if the text has fewer than two tokens.
     """
     pieces = list(pieces_of(text))
     encoded = tokenizer(pieces, add_special_tokens=False, verbose=False)["input_ids"] if pieces else []

@@ -11,7 +11,7 @@ from ziplm.errors import UsageError
 from ziplm.options.source import Source
 from ziplm.tasks.base import INPUTS, Features, Predictions, Progress, Splits, Task
 from ziplm.tasks.columns import require_columns
-from ziplm.tasks.encoding import PORTION, Packed, check_fit, padding_token
+from ziplm.tasks.encoding import PORTION, Packed, padding_token, require_match
 from ziplm.tasks.files import Table, existing, read_json_records, read_table
 from ziplm.tasks.heads import Spans
 from ziplm.tasks.inference import evaluation_batches, inference
@@ -59,7 +59,7 @@ class SquadTask(Task):
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: Source, max_length: int
     ) -> Splits:
         """See `Task.load_splits`. Long paragraphs become several windows; long questions are cut."""
-        check_fit(model, tokenizer, max_length, 2)
+        require_match(model, tokenizer, max_length, 2)
         if not tokenizer.is_fast:
             raise UsageError("the tokenizer cannot map tokens back to the text", "give a fast tokenizer")
         self.padding_id = padding_token(model, tokenizer)
@@ -81,7 +81,7 @@ class SquadTask(Task):
         Each window holds the question, the positions of the answer if it is inside, and the data for scoring.
 
         Raises:
-            UsageError: the overlap does not fit `max_length`.
+            UsageError: if the overlap does not fit `max_length`.
         """
         third = max_length // 3
         overlap = third if self.overlap is None else self.overlap
@@ -182,7 +182,7 @@ def read_questions(path: str) -> list[Question]:
     """Read questions from the published JSON of SQuAD, or from a table with context, question and answers.
 
     Raises:
-        UsageError: the file cannot be read, or its questions are malformed.
+        UsageError: if the file cannot be read, or its questions are malformed.
     """
     file = existing(path)
     if file.suffix.lower() == ".json":

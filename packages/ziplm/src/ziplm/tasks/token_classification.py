@@ -11,7 +11,7 @@ from ziplm.errors import UsageError
 from ziplm.options.source import Source
 from ziplm.tasks.base import Features, Predictions, Progress, Splits, Task
 from ziplm.tasks.columns import label_column, labels_of, model_labels, outputs_of, require_columns
-from ziplm.tasks.encoding import Tokenised, check_fit, padding_token
+from ziplm.tasks.encoding import Tokenised, padding_token, require_match
 from ziplm.tasks.files import Table, read_table
 from ziplm.tasks.heads import IGNORED, TokenClassification
 from ziplm.tasks.inference import evaluation_batches, inference
@@ -30,7 +30,7 @@ class TokenTask(Task):
     counted.
 
     Args:
-        dataset: data set on the hub, as ``name`` or ``name:config``, used if no files are given.
+        dataset: dataset on the hub, as ``name`` or ``name:config``, used if no files are given.
     """
 
     name = "token-classification"
@@ -54,7 +54,7 @@ class TokenTask(Task):
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: Source, max_length: int
     ) -> Splits:
         """See `Task.load_splits`. Training examples are tokenised on access."""
-        check_fit(model, tokenizer, max_length)
+        require_match(model, tokenizer, max_length)
         if not tokenizer.is_fast:
             raise UsageError("the tokenizer cannot map tokens back to the text", "give a fast tokenizer")
         self.padding_id = padding_token(model, tokenizer)
