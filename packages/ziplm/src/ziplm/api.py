@@ -108,7 +108,7 @@ def evaluate(
         label_column=label_column,
         train=False,
     )
-    return evaluate_checkpoint(
+    found = evaluate_checkpoint(
         str(checkpoint),
         task,
         source,
@@ -119,6 +119,7 @@ def evaluate(
         device=device,
         reporter=_reporter(progress),
     )
+    return found.metrics
 
 
 def _reporter(progress: bool | Reporter) -> Reporter:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import scipy.stats
+from ziplm import UsageError
 from ziplm.stages.intervals import difference_interval, metric_intervals, wilson
 from ziplm.tasks import Splits, Task
 from ziplm.tasks.base import Predictions
@@ -162,5 +163,5 @@ def test_a_single_example_has_no_bootstrap() -> None:
 
 
 def test_different_numbers_of_examples_cannot_be_paired() -> None:
-    with pytest.raises(ValueError, match="on 3 and on 4 examples cannot be paired"):
+    with pytest.raises(UsageError, match="3 examples to evaluate on, but 4 predictions of the dense model"):
         difference_interval(Means(), of(np.zeros(3)), of(np.zeros(4)))

@@ -66,12 +66,14 @@ def evaluate(
     )
     console = Console(highlight=False)
     if as_json:
-        console.print_json(json.dumps(found))
+        console.print_json(json.dumps(found.metrics))
         return
-    table = Table("split", "metric", "value")
-    for name, metrics in found.items():
+    table = Table("split", "metric", "value", "95 % interval")
+    for name, metrics in found.metrics.items():
         for metric, value in metrics.items():
-            table.add_row(name, metric, f"{value:.4f}")
+            interval = found.intervals[name].get(metric)
+            ends = "" if interval is None else f"[{interval[0]:.4f}, {interval[1]:.4f}]"
+            table.add_row(name, metric, f"{value:.4f}", ends)
     console.print(table)
 
 

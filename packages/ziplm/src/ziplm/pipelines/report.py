@@ -14,13 +14,10 @@ from transformers import PreTrainedModel
 from ziplm.options.targets import Target
 from ziplm.pipelines.values import Pruned, Refitted, Start
 from ziplm.runs.folder import Run
-from ziplm.stages.evaluate import divergences
+from ziplm.stages.evaluate import Evaluation, divergences
 from ziplm.stages.fit import Fitted
 from ziplm.stages.search import Found
 from ziplm.tasks.heads import mean_divergence
-
-Metrics = dict[str, dict[str, float]]
-"""Metrics by name, for each evaluation split."""
 
 
 class Shrunk(NamedTuple):
@@ -44,8 +41,8 @@ def report_of(
     pruned: Pruned,
     target: Target,
     shrunk: Shrunk,
-    metrics: Metrics,
-    dense_metrics: Metrics,
+    compressed: Evaluation,
+    dense: Evaluation,
     run: Run,
 ) -> dict[str, Any]:
     """Return the report of a member. Its divergence from the dense model is computed here, by all."""
@@ -53,6 +50,7 @@ def report_of(
     fitted = shrunk.fitted
     sizes = choices.sizes(fitted.levels)
     predicted = choices.table.predict(sizes)
+    differences = run.workers.first(lambda: compressed.differences(start.task, dense))
     from_dense = divergences(shrunk.model, start.dense, start.task, start.samples.judging, run.workers)
     return {
         "target": {"name": target.name, "kind": target.kind, "value": target.value},
@@ -60,11 +58,19 @@ def report_of(
         "predicted": {"seconds": predicted, "speedup": choices.dense_seconds / predicted},
         "metric": {
             "name": start.task.metric,
-            "dense": start.main_metric(dense_metrics),
-            "compressed": start.main_metric(metrics),
+            "dense": start.main_metric(dense.metrics),
+            "compressed": start.main_metric(compressed.metrics),
             "greater_is_better": start.task.greater_is_better,
+            "dense_interval": start.main_interval(dense.intervals),
+            "interval": start.main_interval(compressed.intervals),
+            "difference_interval": start.main_interval(differences),
         },
-        "metrics": {"dense": dense_metrics, "compressed": metrics},
+        "metrics": {"dense": dense.metrics, "compressed": compressed.metrics},
+        "intervals": {
+            "dense": dense.intervals,
+            "compressed": compressed.intervals,
+            "difference": differences,
+        },
         "divergence": mean_divergence(from_dense),
         "sizes": sizes,
         "dense_sizes": {kind: start.architecture.dense_groups(start.dense, kind) for kind in sizes},  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel
 
 from ziplm.architectures.checkpoint import save
@@ -17,16 +18,16 @@ from ziplm.files import write_json
 from ziplm.options.targets import Target
 from ziplm.pipelines.recover import Guess, bisect_speedup
 from ziplm.pipelines.values import Pruned, Refitted, Start, token_weights
-from ziplm.runs.folder import Run
+from ziplm.runs.folder import TENSORS, Run
 from ziplm.stages.choices import Levels
-from ziplm.stages.evaluate import divergences, evaluate_split
+from ziplm.stages.evaluate import Evaluation, divergences, predict_split
 from ziplm.stages.fit import Fitted, fit_levels
 from ziplm.stages.measure import Measured, measure
 from ziplm.stages.refit import refit, with_own_outputs
 from ziplm.stages.search import Found, Loss, find_levels
 from ziplm.stages.shrink import shrink
 from ziplm.stages.stitch import CandidateLoss, Stitcher
-from ziplm.tasks.base import Features
+from ziplm.tasks.base import Features, Predictions
 from ziplm.tasks.heads import is_clearly_lower, mean_divergence
 
 
@@ -150,14 +151,14 @@ def refit_if_better(
     return (refitted if kept else small), Refitted(mean_divergence(before), mean_divergence(after), kept)
 
 
-def evaluate(start: Start, model: PreTrainedModel, description: str, run: Run) -> dict[str, dict[str, float]]:
-    """Return the metrics on every evaluation split; only the first process evaluates."""
+def predict(start: Start, model: PreTrainedModel, description: str, run: Run) -> dict[str, Predictions]:
+    """Return the predictions on every evaluation split; only the first process evaluates."""
 
-    def make() -> dict[str, dict[str, float]]:
-        metrics = {}
+    def make() -> dict[str, Predictions]:
+        predictions = {}
         for name, features in start.splits.evaluation.items():
             with run.stage("evaluate", f"{description}: {name}") as advance:
-                metrics[name] = evaluate_split(
+                predictions[name] = predict_split(
                     model,
                     start.task,
                     features,
@@ -165,17 +166,37 @@ def evaluate(start: Start, model: PreTrainedModel, description: str, run: Run) -
                     batch_size=start.options.calibration_batch_size,
                     progress=advance,
                 )
-        return metrics
+        return predictions
 
     return run.workers.first(make)
 
 
-def evaluate_dense(start: Start, run: Run) -> dict[str, dict[str, float]]:
-    """Return the metrics of the dense model."""
-    metrics: dict[str, dict[str, float]] = run.stored(
-        run.dense_metrics_file, lambda: evaluate(start, start.dense, "evaluate dense", run)
-    )
-    return metrics
+def evaluate(start: Start, model: PreTrainedModel, description: str, run: Run) -> Evaluation:
+    """Return metrics with intervals on every evaluation split."""
+    predictions = predict(start, model, description, run)
+    return run.workers.first(lambda: Evaluation.of(start.task, predictions))
+
+
+def evaluate_dense(start: Start, run: Run) -> Evaluation:
+    """Return metrics with intervals of the dense model.
+
+    Its predictions are stored, because every compressed model is compared with them example by example.
+    """
+
+    def make() -> dict[str, torch.Tensor]:
+        made = predict(start, start.dense, "evaluate dense", run)
+        return {
+            f"{split}/{name}": torch.from_numpy(made[split][name]) for split in made for name in made[split]
+        }
+
+    stored = run.stored(run.dense_predictions_file, make, TENSORS)
+    predictions: dict[str, Predictions] = {split: {} for split in start.splits.evaluation}
+    for key, values in stored.items():
+        split, _, name = key.rpartition("/")
+        predictions[split][name] = values.numpy()
+    found = run.workers.first(lambda: Evaluation.of(start.task, predictions))
+    run.stored(run.dense_metrics_file, lambda: found.metrics)
+    return found
 
 
 def guess_speedup(start: Start, pruned: Pruned, target: Target, run: Run) -> Guess:
@@ -191,13 +212,14 @@ def guess_speedup(start: Start, pruned: Pruned, target: Target, run: Run) -> Gue
 
         def metric_of(removed: list[int], speedup: float) -> float:
             small = shrink(pruned.current, removed, pruned.traces_in_order())
-            return start.main_metric(evaluate(start, small, f"recover: {speedup:.2f}x", run))
+            predictions = predict(start, small, f"recover: {speedup:.2f}x", run)
+            return start.main_metric({name: start.task.metrics_of(own) for name, own in predictions.items()})
 
         guess = bisect_speedup(
             pruned.choices,
             pruned.prior_names,
             target,
-            start.main_metric(evaluate_dense(start, run)),
+            start.main_metric(evaluate_dense(start, run).metrics),
             start.task.greater_is_better,
             loss,
             metric_of,

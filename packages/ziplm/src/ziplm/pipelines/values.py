@@ -13,6 +13,7 @@ from ziplm.options.options import Options
 from ziplm.options.targets import Target
 from ziplm.stages.choices import Choices
 from ziplm.stages.fisher import Fisher
+from ziplm.stages.intervals import Interval
 from ziplm.stages.traces import InOrder, StoredTraces
 from ziplm.tasks.base import Features, Splits, Task
 
@@ -69,6 +70,10 @@ class Start:
     def main_metric(self, metrics: Mapping[str, Mapping[str, Any]]) -> float:
         """Return the task's main metric on the first evaluation split."""
         return float(next(iter(metrics.values()))[self.task.metric])
+
+    def main_interval(self, intervals: Mapping[str, Mapping[str, Interval]]) -> Interval | None:
+        """Return the interval of the task's main metric on the first evaluation split, if it has one."""
+        return next(iter(intervals.values())).get(self.task.metric)
 
 
 @dataclass(frozen=True)

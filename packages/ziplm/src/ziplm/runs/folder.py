@@ -57,6 +57,7 @@ class Run:
         self.family_file = self.folder / "family.json"
         self.dense_folder = self.folder / "dense"
         self.dense_metrics_file = self.folder / "state" / "dense-metrics.json"
+        self.dense_predictions_file = self.folder / "state" / "dense-predictions.safetensors"
         self.fisher_file = self.state / "fisher.safetensors"
         self._seconds_file = self.folder / "state" / "seconds.json"
 

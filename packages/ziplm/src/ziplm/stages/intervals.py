@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 
+from ziplm.errors import UsageError
 from ziplm.tasks.base import Predictions, Task
 
 Interval = tuple[float, float]
@@ -61,11 +62,14 @@ def difference_interval(
         resamples: number of resamples.
 
     Raises:
-        ValueError: the numbers of examples differ.
+        UsageError: the numbers of examples differ.
     """
     count, dense_count = _count(predictions), _count(dense_predictions)
     if count != dense_count:
-        raise ValueError(f"predictions on {count} and on {dense_count} examples cannot be paired")
+        raise UsageError(
+            f"there are {count} examples to evaluate on, but {dense_count} predictions of the dense model",
+            "undo the change of the data, or choose another --output",
+        )
     if count < 2:
         return {}
     own = _resampled(task, predictions, seed, resamples)
