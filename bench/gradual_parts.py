@@ -27,9 +27,9 @@ def table_file(folder: Path, options: Options, seconds: float = 120) -> Path:
 
 
 def compress(options: Options, table: Path) -> ziplm.Family:
-    """Compress with a given latency table, and yet measure the members.
+    """Compress with a given latency table, but measure the members.
 
-    With the option `latency_table`, nothing would be measured.
+    The option `latency_table` would switch off all measurements, so the table is copied to the run folder.
     """
     with open_run(options) as run:
         if not run.latency_file.exists():

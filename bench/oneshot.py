@@ -24,13 +24,13 @@ from spdy_search import search
 from ziplm.cli.demo import Reviews
 from ziplm.files import read_json, write_json, written_whole
 from ziplm.options.options import Options
-from ziplm.pipelines import common_steps as common
+from ziplm.pipelines import common_steps
 from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.oneshot import prune_model
 from ziplm.pipelines.values import Pruned, Start
 from ziplm.runs.opening import open_run
 from ziplm.runs.progress import Bars
-from ziplm.stages.calibrate import gather_inputs
+from ziplm.stages.calibrate import gather_statistics
 from ziplm.stages.choices import Priors
 from ziplm.stages.priors import branch_priors
 from ziplm.stages.profile import latency_table
@@ -140,11 +140,12 @@ class Bench:
         options = self.options("default")
         with open_run(options, reporter=Bars()) as run:
             start = load_start(options, run)
-            table = common.profile(start, run)
+            table = common_steps.profile(start, run)
             files = {name: path.format(**self.places) for name, path in self.experiment.splits.items()}
             judge = Judge(start, files, self.experiment.most)
             if "priors" in methods:
-                pruned = prune_model(start, start.dense, table, start.samples, options.seed, run)
+                choices = common_steps.make_choices(start, start.dense, table)
+                pruned = prune_model(start, start.dense, choices, start.samples, options.seed, run)
                 self._compare_priors(pruned, judge)
             if "uniform" in methods:
                 self._prune_uniformly(start, table, judge)
@@ -172,18 +173,18 @@ class Bench:
         if all(self._row_file(name, target).exists() for name in UNIFORM.values() for target in targets):
             return
         branches = start.remaining_branches(start.dense)
-        inputs = gather_inputs(
+        statistics = gather_statistics(
             start.dense, start.task, start.samples.calibration, branches, {}, batch_size=32
         )
         for method, name in UNIFORM.items():
             traces: dict[str, Trace] = {}
             priors: dict[str, Priors] = {}
             for branch in branches:
-                own = inputs[branch.name]
+                own = statistics[branch.name]
                 trace = prune_branch(start.dense, branch, own, None, MANY_TOKENS, method=method)
                 traces[branch.name] = trace
                 priors[branch.name] = branch_priors(start.dense, branch, own, None, trace)
-            choices = common.make_choices(start, start.dense, table, priors)
+            choices = common_steps.make_choices(start, start.dense, table, priors)
             in_order = InOrder(traces, [branch.name for branch in branches])
             for target in targets:
                 problem = choices.problem("own", {"seconds": choices.dense_seconds / target})

@@ -123,7 +123,7 @@ def bench_compare(repetitions: int, clock: ClockName) -> None:
                 ]
             )
     print_table(
-        f"compare beside a competing load, {clock} clock",
+        f"compare while another process keeps a core busy, {clock} clock",
         ["", "interval right", "within 3 %", "both", "estimates", "baseline in 3 %", "estimates", "s each"],
         rows,
         "goal: both right in 18 of 20; baseline: ratio of the medians of 100 runs, one after the other",
@@ -131,7 +131,7 @@ def bench_compare(repetitions: int, clock: ClockName) -> None:
 
 
 def bert_base_table(clock: ClockName, seed: int) -> LatencyTable:
-    """Attention with 12..0 heads and FFN with the paper's 44 widths and 0."""
+    """Return a table of attention with 12 to 0 heads, and of an FFN with the paper's 44 widths and 0."""
     inputs = torch.randn(BATCH, SEQUENCE, HIDDEN, generator=torch.Generator().manual_seed(seed))
     curves = profile_families(
         {
@@ -147,7 +147,7 @@ def bert_base_table(clock: ClockName, seed: int) -> LatencyTable:
 
 
 def bench_table(clock: ClockName, folder: Path | None) -> None:
-    """Measure twice and say how far apart the two are."""
+    """Measure two tables and print their differences."""
     tables, seconds = [], []
     for seed in (0, 1):
         start = time.perf_counter()

@@ -159,7 +159,7 @@ CHECKPOINTS = (1, 25, 50, 100)
 
 
 def bench_search(seeds: range) -> None:
-    """Compare the default method with up to 100 evaluations to the paper's method with 1000."""
+    """Compare up to 100 evaluations of the default method with 1000 of the paper's."""
     rows = []
     for (modules, speedup), kind in itertools.product(SIZES, KINDS):
         ratios = []
@@ -190,7 +190,7 @@ def bench_search(seeds: range) -> None:
 
 
 def bench_methods(seeds: range) -> None:
-    """Compare the losses of the other methods to the paper's method with 1000 evaluations."""
+    """Compare the losses of the other methods with those of the paper's method with 1000 evaluations."""
     contenders: dict[str, dict[str, object]] = {
         "direct 300": {"evaluations": 300},
         "ziplm 3000": {"method": "ziplm", "evaluations": 3000},

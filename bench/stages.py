@@ -196,7 +196,7 @@ def main() -> None:
         ]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
         found[name] = json.loads(done.stdout.splitlines()[-1])
-        print(f"{name} is done", flush=True)
+        print(f"finished {name}", flush=True)
     print_table(
         f"CPU seconds, one thread, {FEW['calibration_samples']} samples of {LENGTH} tokens",
         ["", *STAGES],

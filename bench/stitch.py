@@ -16,7 +16,7 @@ from spdy_search import Problem, search
 from transformers import AutoModelForSequenceClassification, BertConfig, PreTrainedModel
 from ziplm.architectures.registry import architecture_of
 from ziplm.stages.levels import branch_levels
-from ziplm.stages.stitch import Evaluator, Stitcher
+from ziplm.stages.stitch import CandidateLoss, Stitcher
 from ziplm.tasks import make_task
 
 
@@ -48,7 +48,7 @@ def main() -> None:
     features = [{"input_ids": sample, "attention_mask": [1] * len(sample)} for sample in tokens]
     stitcher = Stitcher(model, traces_of(model))
     task = make_task("classification")
-    evaluator = Evaluator(stitcher, task, features)
+    candidate_loss = CandidateLoss(stitcher, task, features)
     batches = [batch for _, batch in task.batches(features, 32)]
 
     levels = branch_levels(architecture_of(model), model)
@@ -69,7 +69,7 @@ def main() -> None:
                     model(**batch)
             dense.append(time.process_time() - start)
         start = time.process_time()
-        value = evaluator([own.removed(int(level)) for own, level in zip(levels, chosen, strict=True)])
+        value = candidate_loss([own.removed(int(level)) for own, level in zip(levels, chosen, strict=True)])
         candidates.append(time.process_time() - start)
         print(f"evaluation {len(candidates)}: {candidates[-1]:.1f} s, dense {dense[-1]:.1f} s", flush=True)
         return value

@@ -1,6 +1,7 @@
 """Invalid arguments raise a one-line error with the value and the rule; all valid forms are accepted."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -69,7 +70,31 @@ INVALID = {
     "group size": ({"group_size": 4}, "group_size is 4, but must be a positive divisor of the 6 columns"),
     "zero group size": ({"group_size": 0}, "group_size is 0"),
     "fractional group size": ({"group_size": 2.0}, "group_size is 2.0"),
-    "huge weight": ({"weight": 1e160 * W}, "weight @ inputs is nan"),
+    "huge weight": (
+        {"weight": 1e300 * W},
+        r"value of weight is .*e\+300, but must be between 1e-290 and 1e\+290; multiply weight by",
+    ),
+    "tiny weight": ({"weight": 1e-300 * W}, "largest absolute value of weight is"),
+    "huge hessian": ({"hessian": 1e300 * H}, "largest absolute value of hessian is"),
+    "tiny hessian": ({"hessian": 1e-310 * H}, "largest absolute value of hessian is"),
+    "huge metric": (
+        {"metric": 1e308 * torch.eye(4, dtype=torch.float64)},
+        "largest absolute value of metric is",
+    ),
+    "huge weight and mean": (
+        {"weight": 1e200 * W, "hessian": 1e280 * H, "mean": 1e140 * PROBLEM.inputs.mean(0)},
+        "weight @ mean overflows",
+    ),
+    "huge values off the diagonal": (
+        {"hessian": 1e280 * (1 - torch.eye(6, dtype=torch.float64)) + 1e-20 * torch.eye(6)},
+        "hessian is not positive semidefinite",
+    ),
+    "huge damping": (
+        {"damping": 1e300},
+        r"damping is 1e\+300, but must be between 0 and 1e\+06; it is relative to the mean diagonal",
+    ),
+    "largest float as damping": ({"damping": 1.7e308}, r"damping is 1.7e\+308"),
+    "damping just too large": ({"damping": 1.1e6, "update": False}, "damping is 1100000.0"),
     "negative damping": ({"damping": -0.1}, "damping is -0.1, but must be"),
     "nan damping": ({"damping": NAN}, "damping is nan"),
     "zero count": ({"count": 0}, "count is 0, but must be at least 1"),
@@ -83,6 +108,17 @@ def test_invalid_arguments_are_refused_with_the_reason(case: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         prune(**({"weight": W, "hessian": H} | changes))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("shape", "group_size"), [((8, 4, 3, 5), 15), ((8, 4, 7), 7)])
+def test_the_error_for_a_convolution_says_how_to_prune_it(shape: tuple[int, ...], group_size: int) -> None:
+    with pytest.raises(ValueError, match="must have 2 dimensions; for a convolution") as caught:
+        prune(torch.ones(shape), H)
+    message = str(caught.value)
+    assert message.startswith(f"weight has shape {shape}")
+    assert f"prune(weight.flatten(1), hessian_of_unfolded_inputs, group_size={group_size})" in message
+    assert "kernel_h * kernel_w" in message
+    assert "\n" not in message
 
 
 def test_valid_arguments_are_accepted() -> None:
@@ -140,6 +176,35 @@ def test_memory_layout_does_not_matter(layout: Callable[[torch.Tensor], torch.Te
     assert torch.equal(trace.order, expected.order)
     torch.testing.assert_close(trace.weight(2), expected.weight(2))
     torch.testing.assert_close(prune(W[:, :1], H[:1, :1]).errors, torch.tensor([0.0, 1.0]).double())
+
+
+@pytest.mark.parametrize("scale", [2.0**511, 2.0**520, 2.0**-530, 2.0**900, 2.0**-900])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"group_size": 2}, {"update": False}, {"mean": PROBLEM.inputs.mean(0)}, {"metric": W @ W.T}],
+    ids=["plain", "groups", "no update", "mean", "metric"],
+)
+def test_weights_whose_squares_overflow_or_vanish_give_exact_results(
+    scale: float, options: dict[str, Any]
+) -> None:
+    expected, trace = prune(W, H, **options), prune(scale * W, H, **options)
+    assert torch.equal(trace.order, expected.order)
+    assert torch.equal(trace.errors, expected.errors)
+    assert torch.equal(trace.weight(2), scale * expected.weight(2))
+    assert torch.equal(trace.bias_shift(2), scale * expected.bias_shift(2))
+
+
+def test_the_largest_damping_is_accepted() -> None:
+    assert prune(W, H, damping=1e6).errors.isfinite().all()
+
+
+def test_absolute_errors_and_changes_that_overflow_are_refused() -> None:
+    trace = prune(1e160 * W, H)
+    with pytest.raises(ValueError, match="errors under this metric overflow; divide the metric"):
+        trace.errors_under(torch.ones(4))
+    assert trace.errors_under(torch.full((4,), 1e-100, dtype=torch.float64)).isfinite().all()
+    with pytest.raises(ValueError, match="changes overflow float32; divide the gradients"):
+        trace.first_order(PROBLEM.inputs, torch.ones(len(PROBLEM.inputs), 4))
 
 
 @pytest.mark.parametrize(

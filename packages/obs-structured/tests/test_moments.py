@@ -208,6 +208,52 @@ def test_invalid_batches_are_refused_and_change_nothing(
     assert torch.equal(moments.hessian, 0.5 * torch.eye(4, dtype=torch.float64))
 
 
+OVERFLOW = r"squares of the inputs add up to more than a float64 can hold \(about 1e308\) in 4 of 4 features"
+
+
+@pytest.mark.parametrize(
+    ("value", "weight", "message"),
+    [
+        (1e200, 1.0, OVERFLOW),
+        (6e153, 1.0, OVERFLOW),  # the sum of the squares is finite, but not twice the sum
+        (1e100, 1e110, OVERFLOW),
+        (1e-3, 1e308, "weights add up to more than a float64 can hold"),
+    ],
+)
+def test_equal_inputs_whose_sums_overflow_are_refused(value: float, weight: float, message: str) -> None:
+    moments = Moments(4)
+    moments.update(torch.eye(4))
+    inputs = torch.full((3, 4), value, dtype=torch.float64)
+    with pytest.raises(ValueError, match=message):
+        moments.update(inputs, torch.full((3,), weight, dtype=torch.float64))
+    assert moments.count == 4
+    assert torch.equal(moments.hessian, 0.5 * torch.eye(4, dtype=torch.float64))
+
+
+def test_sums_that_overflow_after_several_batches_are_refused() -> None:
+    batch = torch.full((1, 4), 8e153, dtype=torch.float64)
+    moments, other = Moments(4), Moments(4)
+    moments.update(batch)
+    other.update(batch)
+    before = moments.hessian
+    assert before.isfinite().all()
+    with pytest.raises(ValueError, match=OVERFLOW):
+        moments.update(batch)
+    with pytest.raises(ValueError, match=OVERFLOW):
+        moments.merge(other)
+    assert moments.count == 1
+    assert torch.equal(moments.hessian, before)
+
+
+def test_sums_that_overflow_over_the_workers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor: tensor.mul_(2))  # two equal workers
+    moments = Moments(4)
+    moments.update(torch.full((1, 4), 8e153, dtype=torch.float64))
+    with pytest.raises(ValueError, match=OVERFLOW):
+        moments.all_reduce()
+
+
 def test_moments_without_inputs_have_no_hessian() -> None:
     with pytest.raises(ValueError, match="no inputs have been added yet"):
         Moments(4).hessian  # noqa: B018

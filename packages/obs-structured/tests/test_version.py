@@ -1,4 +1,4 @@
-"""The package states its version."""
+"""The package states its version and its public names."""
 
 from importlib.metadata import version
 
@@ -7,3 +7,7 @@ import obs_structured
 
 def test_version_is_that_of_the_installed_distribution() -> None:
     assert obs_structured.__version__ == version("obs-structured")
+
+
+def test_the_public_names_are_the_classes_and_the_function() -> None:
+    assert obs_structured.__all__ == ["Moments", "Trace", "prune"]

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from ziplm import shrink
 from ziplm.architectures.base import Branch
 from ziplm.architectures.registry import architecture_of
-from ziplm.stages.calibrate import gather_fisher, gather_inputs
+from ziplm.stages.calibrate import gather_fisher, gather_statistics
 from ziplm.stages.choices import Priors
 from ziplm.stages.priors import branch_priors
 from ziplm.stages.prune import prune_branch
@@ -33,7 +33,7 @@ class Calibrated:
         self.branches = self.architecture.branches(self.model)
         self.fisher = gather_fisher(self.model, TASK, self.features)
         self.weights = {b.name: self.fisher.token_weights(b.name, 1)[0] for b in self.branches}
-        self.inputs = gather_inputs(self.model, TASK, self.features, self.branches, self.weights)
+        self.inputs = gather_statistics(self.model, TASK, self.features, self.branches, self.weights)
 
     def pruned(self, branch: Branch, **options: Any) -> tuple[Trace, Priors]:
         """Return the trace and the priors of a branch; options are those of `prune_branch`."""

@@ -14,12 +14,8 @@ BRANCHES = [
     for layer in range(3)
     for kind in ("attention", "ffn")
 ]
-
-
 HARM = torch.tensor([0.3, 5.0, 1.0, 0.1, 2.0, 0.7])
 """Loss of the made-up model when all of one branch is removed."""
-
-
 RIGHT, WRONG = HARM.tolist(), HARM.flip(0).tolist()
 
 
@@ -30,20 +26,20 @@ def all_levels(branch: Branch) -> BranchLevels:
 
 def true_loss(removed: Sequence[int]) -> float:
     """Return the loss of a made-up model: harm grows with the square of the share that is removed."""
-    shares = torch.tensor([k / m.groups for k, m in zip(removed, BRANCHES, strict=True)])
+    shares = torch.tensor([count / branch.groups for count, branch in zip(removed, BRANCHES, strict=True)])
     return float((HARM * shares.square()).sum())
 
 
-def choices_with(**sizes: Sequence[float]) -> Choices:
+def choices_with(**harms: Sequence[float]) -> Choices:
     """Return choices with priors by name, each given as the estimated harm of removing each branch."""
     priors: dict[str, Priors] = {
-        m.name: {
-            name: torch.tensor([size[i] * (k / m.groups) ** 2 for k in range(m.groups + 1)])
-            for name, size in sizes.items()
+        branch.name: {
+            name: torch.tensor([harm[place] * (k / branch.groups) ** 2 for k in range(branch.groups + 1)])
+            for name, harm in harms.items()
         }
-        for i, m in enumerate(BRANCHES)
+        for place, branch in enumerate(BRANCHES)
     }
-    return Choices([all_levels(m) for m in BRANCHES], priors, linear_table())
+    return Choices([all_levels(branch) for branch in BRANCHES], priors, linear_table())
 
 
 def predicted(choices: Choices, levels: Levels) -> float:

@@ -1,4 +1,4 @@
-"""A clock without noise: it counts the multiplications of matrix products."""
+"""A clock without noise, which counts the multiplications of matrix products."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -28,7 +28,7 @@ class Products(TorchDispatchMode):
 
 
 def count_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock named cpu counts products: their sum has no noise, so that one round tells all."""
+    """Let the clock named cpu count multiplications; counts have no noise, so one round is enough."""
 
     def elapsed(_: CpuClock, run: Callable[[], object]) -> float:
         with Products() as counter:

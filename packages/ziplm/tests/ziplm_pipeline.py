@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from ziplm.architectures.registry import architecture_of
 from ziplm.stages.levels import size_grid
 from ziplm.tasks import Features, Splits, Task
+from ziplm.tasks.base import Predictions
 from ziplm.tasks.heads import Batch, Classification, Head
 from ziplm.tasks.language_model import LanguageModel
 from ziplm_models import HEADS, VOCABULARY, WIDTH, make_traces, tiny_model
@@ -33,7 +34,10 @@ class MadeUpTask(Task):
     def load_splits(self, *_: Any) -> Splits:
         raise AssertionError("its examples are given, not loaded")
 
-    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+    def predict(self, *_: Any, **__: Any) -> Predictions:
+        raise AssertionError("no stage before the last evaluates")
+
+    def metrics_of(self, *_: Any) -> dict[str, float]:
         raise AssertionError("no stage before the last evaluates")
 
 
@@ -52,8 +56,8 @@ class KnownScore(Head):
     def scores(outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Return one number for each sample."""
         wanted = torch.linspace(-1, 1, outputs.shape[-1], dtype=outputs.dtype)
-        said = outputs.log_softmax(-1) @ wanted  # (batch,) or (batch, tokens)
-        return said if said.ndim == 1 else (said * batch["attention_mask"]).sum(-1)
+        per_token = outputs.log_softmax(-1) @ wanted  # (batch,) or (batch, tokens)
+        return per_token if per_token.ndim == 1 else (per_token * batch["attention_mask"]).sum(-1)
 
     def divergence(self, *_: Any) -> Any:
         raise AssertionError("gradients are taken of the score alone")

@@ -11,7 +11,7 @@ from ziplm.errors import ZipLMError
 from ziplm.runs.workers import Workers, join
 
 COLLECTIVES: dict[str, Callable[[Workers], Any]] = {
-    "joined": lambda workers: workers.joined([1]),
+    "gathered": lambda workers: workers.gathered([1]),
     "wait": lambda workers: workers.wait(),
     "add_up": lambda workers: workers.add_up(Moments(2)),
     "spread_weights": lambda workers: workers.spread_weights(nn.Linear(1, 1)),
@@ -36,7 +36,7 @@ def sum_of_all(workers: Workers) -> int:
 
     def together(number: int) -> int:
         workers.wait()
-        return sum(workers.joined([number + workers.rank]))
+        return sum(workers.gathered([number + workers.rank]))
 
     return workers.led(lambda function: sum(function(number) for number in range(3)), together)
 
@@ -59,6 +59,6 @@ def misuse(rank: int, notes: Path) -> None:
     }
     found["fail_together"] = error_of(lambda: fail_together(workers))
     found["sum"] = sum_of_all(workers)
-    found["ranks"] = workers.joined([rank])
+    found["ranks"] = workers.gathered([rank])
     notes.mkdir(exist_ok=True)
     (notes / f"{rank}.json").write_text(json.dumps(found))

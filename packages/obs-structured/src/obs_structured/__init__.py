@@ -7,4 +7,5 @@ from obs_structured._prune import prune
 from obs_structured._trace import Trace
 
 __version__ = version("obs-structured")
-__all__ = ["Moments", "Trace", "__version__", "prune"]
+
+__all__ = ["Moments", "Trace", "prune"]

@@ -16,7 +16,7 @@ class _Arranged(NamedTuple):
     components: torch.Tensor  # (r, d): Y with update, W without
     matrix: torch.Tensor  # (d, d): K with update, H without
     mean: torch.Tensor | None  # (d,): K μ with update, μ without
-    energy: float  # tr(W H Wᵀ), H centred if there is a mean
+    energy: float  # tr(W H Wᵀ) for W in units of `Problem.weight_unit`, H centred if there is a mean
     rounding: float  # bound of the rounding error in `energy`
 
 
@@ -32,10 +32,10 @@ def assemble(problem: Problem, damped: Damped) -> Trace:
     mean = None if problem.mean is None else problem.mean[positions]
     K = damped.solution.inverse_factor
     if K is None:
-        arranged = _without_update(W, problem.hessian[positions][:, positions], mean)
+        arranged = _without_update(W, problem.hessian[positions][:, positions], mean, problem.weight_unit)
     else:
         arranged = _with_update(problem, damped, W, K, mean)
-    _check_output(arranged, W, mean, problem.scale)
+    _check_output(arranged, W, mean, problem.weight_unit, problem.scale)
     return Trace(
         order,
         arranged.components,
@@ -51,8 +51,9 @@ def assemble(problem: Problem, damped: Damped) -> Trace:
     )
 
 
-def _without_update(W: torch.Tensor, H: torch.Tensor, mean: torch.Tensor | None) -> _Arranged:
-    energy = float((W @ H * W).sum())
+def _without_update(W: torch.Tensor, H: torch.Tensor, mean: torch.Tensor | None, unit: float) -> _Arranged:
+    scaled = W / unit
+    energy = float((scaled @ H * scaled).sum())
     return _Arranged(W, H, mean, energy, rounding=0.0)
 
 
@@ -62,12 +63,12 @@ def _with_update(
     live = len(K)  # the live columns come first, the free ones have no part in K
     Y = _live_components(problem, damped.solution, W[:, :live], K)
     matrix = _with_identity(K, len(problem.hessian))
-    damped_energy = float(Y.square().sum())  # tr(W (H + λI) Wᵀ)
+    damped_energy = float((Y / problem.weight_unit).square().sum())  # tr(W (H + λI) Wᵀ)
     return _Arranged(
         components=torch.cat([Y, W[:, live:]], dim=1),
         matrix=matrix,
         mean=None if mean is None else matrix @ mean,
-        energy=damped_energy - damped.absolute * float(W[:, :live].square().sum()),
+        energy=damped_energy - damped.absolute * float((W[:, :live] / problem.weight_unit).square().sum()),
         rounding=1e-13 * damped_energy,
     )
 
@@ -89,13 +90,17 @@ def _with_identity(matrix: torch.Tensor, size: int) -> torch.Tensor:
     return extended
 
 
-def _check_output(arranged: _Arranged, W: torch.Tensor, mean: torch.Tensor | None, scale: float) -> None:
+def _check_output(
+    arranged: _Arranged, W: torch.Tensor, mean: torch.Tensor | None, unit: float, scale: float
+) -> None:
     """Raise ValueError unless the energy of the output is a valid divisor for relative errors."""
     energy = arranged.energy
     if mean is not None:
-        energy += 2 * float((W @ mean).square().sum()) / scale
+        if not (W @ mean).isfinite().all():
+            raise ValueError("weight @ mean overflows, but must be finite; multiply the weight by a constant")
+        energy += 2 * float((W / unit @ mean).square().sum()) / scale
     if not arranged.rounding < energy < torch.inf:
         raise ValueError(
-            f"the energy tr(W H W.T) of weight @ inputs is {energy * scale:.3g}, but must be finite and "
-            "above rounding errors"
+            f"the energy tr(W H W.T) of weight @ inputs is {energy * unit * unit * scale:.3g}, but must be "
+            "finite and above rounding errors"
         )

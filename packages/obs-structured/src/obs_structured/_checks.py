@@ -1,9 +1,13 @@
 """Argument checks. Each error is one line that gives the offending value and the rule it breaks."""
 
+import math
+
 import torch
 
 SYMMETRY = 1e-5  # largest |M − Mᵀ| allowed, relative to the largest |M|
 DEFINITENESS = 1e-6  # most negative eigenvalue allowed, relative to the largest one
+# Limits of the largest absolute value of an argument. Sums of up to 1e18 such values are still finite.
+LEAST, MOST = 1e-290, 1e290
 BLOCK = 192
 
 
@@ -38,6 +42,27 @@ def nonzero(name: str, tensor: torch.Tensor) -> None:
     """Raise ValueError if all values are zero, since relative errors would be undefined."""
     if not tensor.any():
         raise ValueError(f"{name} is all zero; at least one of its {tensor.numel()} values must be nonzero")
+
+
+def moderate(name: str, tensor: torch.Tensor) -> None:
+    """Raise ValueError if the largest absolute value leaves no room for sums or for rounding errors."""
+    values = tensor.float() if tensor.element_size() == 1 else tensor  # few operations support 8-bit floats
+    smallest, largest = values.aminmax()
+    size = max(-float(smallest), float(largest))
+    if not LEAST <= size <= MOST:
+        raise ValueError(
+            f"the largest absolute value of {name} is {size:.3g}, but must be between {LEAST:g} and "
+            f"{MOST:g}; multiply {name} by a constant"
+        )
+
+
+def power_of_two(tensor: torch.Tensor) -> float:
+    """Return a power of two close to the largest absolute value.
+
+    Dividing by it changes no digit of a result, but keeps squares within the float range.
+    """
+    _, exponent = math.frexp(float(torch.linalg.vector_norm(tensor, torch.inf)))
+    return math.ldexp(1.0, exponent - 1)
 
 
 def symmetrised(name: str, matrix: torch.Tensor) -> torch.Tensor:

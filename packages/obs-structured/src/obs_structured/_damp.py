@@ -7,13 +7,13 @@ from typing import NamedTuple
 import torch
 
 from obs_structured._costs import NonPositivePivot
-from obs_structured._normalise import Problem
+from obs_structured._normalise import LARGEST_DAMPING, Problem
 from obs_structured._solve import Solution, solve
 from obs_structured._trace import columns_of
 
 logger = logging.getLogger("obs_structured")
 
-LEAST_RAISED, LARGEST = 1e-8, 1e6  # limits of a raised damping, relative to the mean diagonal
+LEAST_RAISED = 1e-8  # a raised damping is at least this, relative to the mean diagonal
 
 
 class Damped(NamedTuple):
@@ -63,9 +63,10 @@ def _solve_raising_damping(
             return Damped(solution, relative, absolute)
         except NonPositivePivot:
             relative = max(10 * relative, LEAST_RAISED)
-            if relative > LARGEST:
+            if relative > LARGEST_DAMPING:
                 raise ValueError(
-                    f"hessian cannot be factorised with any damping up to {LARGEST:g} of its mean diagonal"
+                    f"hessian cannot be factorised with any damping up to {LARGEST_DAMPING:g} of its mean "
+                    "diagonal"
                 ) from None
             logger.warning(
                 "the Hessian cannot be factorised: damping raised to %g of its mean diagonal", relative

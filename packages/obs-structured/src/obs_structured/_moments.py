@@ -1,5 +1,6 @@
 """Second moments of a layer's inputs, gathered batch by batch."""
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -50,8 +51,8 @@ class Moments:
                 value. Default: 1 for all inputs.
 
         Raises:
-            ValueError: if a shape or dtype is wrong, a weight is negative or not finite, or an input or its
-                weighted square is not finite. The moments are then unchanged.
+            ValueError: if a shape or dtype is wrong, a weight is negative or not finite, an input or its
+                weighted square is not finite, or the sums overflow. The moments are then unchanged.
         """
         self._check_inputs(inputs)
         rows = inputs.detach().reshape(-1, self.in_features).to(self._sum.device)  # (n, d)
@@ -91,26 +92,34 @@ class Moments:
         return flat
 
     def _check_squares(self, rows: torch.Tensor, weights: torch.Tensor) -> None:
-        """Raise ValueError unless the weighted squares of all inputs (n, d) are finite."""
-        for centred, _, _ in _chunks(rows, weights):
-            finite = centred.square().sum(0).isfinite()  # (d,)
+        """Raise ValueError unless the sums stay finite with the inputs (n, d) of these weights."""
+        total, squares = self._weight, self._products.diagonal().clone()  # Σ w, and Σ w x², (d,)
+        for centred, mean, weight in _chunks(rows, weights):
+            spread = centred.square().sum(0)  # (d,)
+            finite = spread.isfinite()
             if not finite.all():
                 raise ValueError(
                     f"inputs, or their weighted squares, are nan or inf in {int((~finite).sum())} of "
                     f"{self.in_features} features; all must be finite"
                 )
+            total += weight
+            squares += spread + weight * mean.square()
+        _check_sums(squares, total)
 
     def merge(self, other: "Moments") -> None:
         """Add the moments of another instance, as if its batches had been added here.
 
         Raises:
-            ValueError: if the other instance has a different number of features.
+            ValueError: if the other instance has a different number of features, or the sums overflow. The
+                moments are then unchanged.
         """
         if other.in_features != self.in_features:
             raise ValueError(
                 f"cannot merge moments of {other.in_features} features into moments of {self.in_features}"
             )
-        self._products += other._products.to(self._products.device)
+        products = other._products.to(self._products.device)
+        _check_sums(self._products.diagonal() + products.diagonal(), self._weight + other._weight)
+        self._products += products
         self._sum += other._sum.to(self._sum.device)
         self._weight += other._weight
         self.count += other.count
@@ -119,6 +128,9 @@ class Moments:
         """Replace the moments on every worker by the sum over all workers of torch.distributed.
 
         Does nothing if torch.distributed is not initialised.
+
+        Raises:
+            ValueError: on every worker, if the sums overflow. The moments cannot be used any more.
         """
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             return
@@ -126,6 +138,7 @@ class Moments:
         for tensor in (self._products, self._sum, totals):
             torch.distributed.all_reduce(tensor)
         self._weight, self.count = float(totals[0]), int(totals[1])
+        _check_sums(self._products.diagonal(), self._weight)
 
     @property
     def hessian(self) -> torch.Tensor:
@@ -142,6 +155,23 @@ class Moments:
         if self.count == 0:
             raise ValueError("no inputs have been added yet; call update first")
         return self._weight
+
+
+def _check_sums(squares: torch.Tensor, weight: float) -> None:
+    """Raise ValueError unless Σ w x², (d,), doubled as in the Hessian, and Σ w are finite.
+
+    No other sum is larger than these.
+    """
+    if math.isinf(weight):
+        raise ValueError(
+            "weights add up to more than a float64 can hold (about 1e308); divide them by a constant"
+        )
+    finite = (2 * squares).isfinite()
+    if not finite.all():
+        raise ValueError(
+            f"the weighted squares of the inputs add up to more than a float64 can hold (about 1e308) in "
+            f"{int((~finite).sum())} of {len(squares)} features; divide all inputs by a constant"
+        )
 
 
 def _chunks(rows: torch.Tensor, weights: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor, float]]:

@@ -1,5 +1,6 @@
 """First step of `prune`: check the arguments and bring them into one form."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ from obs_structured._solve import METHODS
 
 # Default relative damping: with enough inputs, and with fewer than two inputs per column.
 DAMPING, DAMPING_FEW = 1e-2, 1e-1
+LARGEST_DAMPING = 1e6  # errors would lose as many digits as a larger damping has
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,10 +23,11 @@ class Problem:
     """
 
     weight: torch.Tensor  # W (r, d)
+    weight_unit: float  # a power of two close to the largest |W|
     dtype: torch.dtype  # dtype of the results
     scored: torch.Tensor  # (r', d): R W / scored_unit, by which groups are chosen; RᵀR is the metric
     scored_unit: float  # largest |R W|
-    has_metric: bool  # without a metric, R is the identity
+    has_metric: bool  # without a metric, R is the identity; with one, W is in units of `weight_unit`
     hessian: torch.Tensor  # H / scale (d, d), centred if there is a mean
     scale: float  # mean diagonal of the hessian before centring
     mean: torch.Tensor | None  # μ (d,)
@@ -61,7 +64,8 @@ def normalise(
     # H and the scored weights are scaled to values around one: their squares must not leave the float range.
     scale = float(H.diagonal().mean().abs()) or 1.0
     H /= scale
-    scored = W if metric is None else _under_metric(metric, W)
+    weight_unit = _checks.power_of_two(W)
+    scored = W if metric is None else _under_metric(metric, W / weight_unit)
     scored_unit = float(scored.abs().max())
     largest = _largest_eigenvalue_bound(H)
     if mean is None:
@@ -74,6 +78,7 @@ def normalise(
     free = free_columns.view(-1, group_size).all(1) & (method == "obs")  # (groups,) bool
     return Problem(
         weight=W,
+        weight_unit=weight_unit,
         dtype=weight.dtype,
         scored=scored / scored_unit,
         scored_unit=scored_unit,
@@ -101,11 +106,11 @@ def _check_arguments(
     method: str,
 ) -> None:
     """Raise ValueError for arguments that can be refused without computing anything."""
-    _checks.finite_tensor("weight", weight, 2)
+    _check_weight(weight)
     rows, columns = weight.shape
     _checks.finite_tensor("hessian", hessian, (columns, columns))
-    _checks.nonzero("weight", weight)
     _checks.nonzero("hessian", hessian)
+    _checks.moderate("hessian", hessian)
     if not isinstance(group_size, int) or group_size < 1 or columns % group_size:
         raise ValueError(
             f"group_size is {group_size}, but must be a positive divisor of the {columns} columns"
@@ -115,11 +120,28 @@ def _check_arguments(
     if metric is not None:
         _checks.finite_tensor("metric", metric, (rows, rows), (rows,))
         _checks.nonzero("metric", metric)
-    if damping is not None and not 0 <= damping < float("inf"):
-        raise ValueError(f"damping is {damping}, but must be finite and not negative")
+        _checks.moderate("metric", metric)
+    if damping is not None and not 0 <= damping <= LARGEST_DAMPING:
+        raise ValueError(
+            f"damping is {damping}, but must be between 0 and {LARGEST_DAMPING:g}; "
+            "it is relative to the mean diagonal of the hessian"
+        )
     if count is not None and count < 1:
         raise ValueError(f"count is {count}, but must be at least 1")
     _checks.one_of("method", method, METHODS)
+
+
+def _check_weight(weight: torch.Tensor) -> None:
+    if isinstance(weight, torch.Tensor) and weight.ndim > 2:
+        size = math.prod(weight.shape[2:])
+        raise ValueError(
+            f"weight has shape {tuple(weight.shape)}, but must have 2 dimensions; for a convolution, use "
+            f"prune(weight.flatten(1), hessian_of_unfolded_inputs, group_size={size}), where the group size "
+            "is kernel_h * kernel_w (see the README)"
+        )
+    _checks.finite_tensor("weight", weight, 2)
+    _checks.nonzero("weight", weight)
+    _checks.moderate("weight", weight)
 
 
 def _default_damping(columns: int, count: int | None) -> float:
@@ -159,9 +181,8 @@ def _largest_eigenvalue_bound(matrix: torch.Tensor) -> float:
     """
     diagonal = matrix.diagonal()
     trace = float(diagonal.sum())
-    return max(
-        float(diagonal.max()), float(torch.linalg.matrix_norm(matrix)) ** 2 / trace if trace > 0 else 0.0
-    )
+    norm = min(float(torch.linalg.matrix_norm(matrix)), trace)  # larger only if the matrix is indefinite
+    return max(float(diagonal.max()), norm**2 / trace if trace > 0 else 0.0)
 
 
 def _check_semidefinite(name: str, matrix: torch.Tensor, largest: float) -> None:

@@ -32,19 +32,20 @@ def prune(
 
     Args:
         weight: W, (out_features, in_features), any float dtype and device. Computations run in float64 on the
-            same device, or on the CPU for mps.
+            same device, or on the CPU for mps. For a convolution, flatten the kernels: `weight.flatten(1)`.
         hessian: H, (in_features, in_features): 2 Σ x xᵀ / n over the n inputs x of the layer, see
             `Moments.hessian`.
         group_size: number of consecutive columns removed together; must divide in_features. Use 1 for single
-            neurons and the head dimension for attention heads.
+            neurons, the head dimension for attention heads, and kernel_h * kernel_w for the input channels of
+            a convolution.
         mean: μ, (in_features,): mean of the inputs. If given, the problem is centred (H − 2 μ μᵀ) and the
             bias absorbs the mean contribution of the removed columns: add `Trace.bias_shift` to it.
         metric: M, (out_features, out_features), symmetric positive semidefinite, or its diagonal,
             (out_features,). Groups are then chosen by the error tr(M ΔW H ΔWᵀ). The weights for a given set
             of kept columns do not depend on it.
         damping: value added to the diagonal of the (centred) Hessian, relative to the mean of that diagonal.
-            Default: 0.01, or 0.1 if `count` is below 2 * in_features. If the Hessian cannot be factorised,
-            the damping is raised and a warning is logged.
+            From 0 to 1e6; default: 0.01, or 0.1 if `count` is below 2 * in_features. If the Hessian cannot be
+            factorised, the damping is raised and a warning is logged.
         count: number of inputs that `hessian` was computed from; used for the default damping only.
         method: "obs", or one of the baselines "scores-once" (the OBS costs, not updated between removals),
             "activation" (‖W_j‖² H_jj, as in Wanda) and "magnitude" (‖W_j‖²).
@@ -57,7 +58,9 @@ def prune(
     Raises:
         ValueError: if a tensor has non-finite values or a wrong shape; if `hessian` or `metric` is not
             symmetric positive semidefinite; if `weight`, `hessian`, `metric` or the output is all zero; if
-            `group_size` does not divide in_features; or if `damping`, `count` or `method` is out of range.
+            the largest absolute value of one of them is below 1e-290 or above 1e290; if the output at the
+            mean overflows; if `group_size` does not divide in_features; or if `damping`, `count` or `method`
+            is out of range.
     """
     problem = normalise(weight, hessian, group_size, mean, metric, damping, count, method, update=update)
     damped = damp(problem, progress)

@@ -73,9 +73,11 @@ class Trace:
 
         Damping affects the weights Ŵ_k, but is not counted as error. The first value is 0.
         """
-        absolute = self._quadratic_errors(self._components)
+        unit = _checks.power_of_two(self._components)
+        Y = self._components / unit
+        absolute = self._quadratic_errors(Y, Y)
         # Removing all groups loses the centred output; the mean output makes up the rest of ‖W X‖².
-        return absolute / (absolute[-1] + self._shift(0).square().sum())
+        return absolute / (absolute[-1] + (self._shift(0) / unit).square().sum())
 
     def __repr__(self) -> str:
         rows, columns = self._components.shape
@@ -127,7 +129,7 @@ class Trace:
 
         Raises:
             ValueError: if the metric has a wrong shape, is not finite or not symmetric, or if its diagonal
-                form has negative values.
+                form has negative values; or if the errors overflow.
         """
         Y = self._components
         rows = len(Y)
@@ -135,9 +137,12 @@ class Trace:
         metric = metric.detach().to(Y)
         if metric.ndim == 1:
             _checks.semidefinite_spectrum("metric", float(metric.min()), float(metric.max()))
-            return self._quadratic_errors(metric[:, None] * Y)
-        metric = _checks.symmetrised("metric", metric)
-        return self._quadratic_errors(metric @ Y)
+            errors = self._quadratic_errors(Y, metric[:, None] * Y)
+        else:
+            errors = self._quadratic_errors(Y, _checks.symmetrised("metric", metric) @ Y)
+        if not errors.isfinite().all():
+            raise ValueError("the errors under this metric overflow; divide the metric by a constant")
+        return errors
 
     @torch.no_grad()
     def first_order(self, inputs: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor:
@@ -154,7 +159,8 @@ class Trace:
             float32 (..., groups + 1): Σ_n g·ΔW_k (x − μ), where μ is the mean given to `prune`, or 0.
 
         Raises:
-            ValueError: if the shapes do not match the trace or each other, or if a value is not finite.
+            ValueError: if the shapes do not match the trace or each other, if a value is not finite, or if
+                the products overflow.
         """
         rows, columns = self._components.shape
         _checks.finite_tensor("inputs", inputs, (*inputs.shape[:-1], columns))
@@ -167,11 +173,12 @@ class Trace:
         g = gradients.detach().to(x) @ self._components.to(torch.float32)  # Yᵀg
         lost = -(g * x).sum(-2)  # (..., d) by position
         lost = lost.flip(-1).cumsum(-1)[..., self.group_size - 1 :: self.group_size]
+        if not lost.isfinite().all():
+            raise ValueError("the first-order changes overflow float32; divide the gradients by a constant")
         return torch.cat([torch.zeros_like(lost[..., :1]), lost], dim=-1)
 
-    def _quadratic_errors(self, MY: torch.Tensor) -> torch.Tensor:
-        """Return tr(M ΔW_k (H/2) ΔW_kᵀ) for all levels, (groups + 1,), given M Y (r, d)."""
-        Y = self._components
+    def _quadratic_errors(self, Y: torch.Tensor, MY: torch.Tensor) -> torch.Tensor:
+        """Return tr(M ΔW_k (H/2) ΔW_kᵀ) for all levels, (groups + 1,), given Y and M Y (r, d)."""
         # share[j]: increase of the sum over all pairs when position j is removed, from pairs (i, j) with i >=
         # j.
         share = Y.new_zeros(Y.shape[1])

@@ -8,6 +8,8 @@ from ._problem import InfeasibleBudget, Problem
 from ._search import SearchResult, search
 from ._solve import solve, solve_batch
 
+__version__ = version("spdy-search")
+
 __all__ = [
     "Evaluation",
     "FitResult",
@@ -21,5 +23,3 @@ __all__ = [
     "solve",
     "solve_batch",
 ]
-
-__version__ = version("spdy-search")

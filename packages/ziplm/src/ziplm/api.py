@@ -7,7 +7,6 @@ from typing import Any
 
 from ziplm.options.options import Options
 from ziplm.options.source import Source
-from ziplm.options.toml import load_options
 from ziplm.options.values import parsed_settings
 from ziplm.pipelines.evaluation import evaluate_checkpoint
 from ziplm.pipelines.gradual import compress_gradually
@@ -27,10 +26,11 @@ def compress(
     progress: bool | Reporter = False,
     **values: Any,
 ) -> Family:
-    """Make a family of smaller models, one for each target, each measured to be as fast as asked.
+    """Make a family of smaller models, one for each target, and measure each of them.
 
-    An interrupted call resumes when it is repeated. Every process of a torchrun may make the call: the
-    processes share the work, and each returns the same family.
+    An interrupted call resumes when it is repeated. With a latency table from elsewhere, nothing is measured.
+    With torchrun, all processes make the call together: they share the work, and each returns the same
+    family.
 
     Args:
         model: folder of a checkpoint, or name of a model on the hub.
@@ -41,7 +41,7 @@ def compress(
         values: other fields of `Options`, such as ``speedup=[2, 4]``.
 
     Returns:
-        The members for the targets of this call, the slowest first.
+        The members for the targets of this call: by speedup, latency, then recover; each the slowest first.
 
     Raises:
         ZipLMError: with what is wrong and what to do.
@@ -57,8 +57,8 @@ def compress(
     workers = join(options.device)
     reporter = Silent() if workers.rank > 0 else _reporter(progress)
     with open_run(options, workers, reporter) as run:
-        if options.mode == "gradual":  # the targets of earlier commands are steps on the way
-            compress_gradually(options, load_options(run.options_file).targets(), run)
+        if options.mode == "gradual":
+            compress_gradually(options, run)
         elif todo := workers.first(lambda: [target for target in targets if not run.is_done(target.name)]):
             compress_oneshot(options, todo, run)
         return read_family(run, targets)
@@ -85,7 +85,7 @@ def evaluate(
         checkpoint: folder of a checkpoint, or name of a model on the hub.
         task: name of a task, one of `ziplm.tasks.TASKS`.
         validation_file: examples to evaluate on; without a file, the task's own dataset.
-        eval_file: other examples to evaluate on instead.
+        eval_file: examples to evaluate on instead of those of validation_file.
         text_column: name of the text column, or of two for pairs.
         label_column: name of the column with labels.
         task_option: settings of the task, such as "stride=64".
@@ -108,7 +108,7 @@ def evaluate(
         label_column=label_column,
         train=False,
     )
-    return evaluate_checkpoint(
+    found = evaluate_checkpoint(
         str(checkpoint),
         task,
         source,
@@ -119,6 +119,7 @@ def evaluate(
         device=device,
         reporter=_reporter(progress),
     )
+    return found.metrics
 
 
 def _reporter(progress: bool | Reporter) -> Reporter:

@@ -88,10 +88,10 @@ def test_the_blocks_of_a_layer_compute_the_layer_with_and_without_a_cache(
                 start = past or 0
                 before = None if past is None else stream[:, :start]
                 mask = architecture.attention_mask(model, stream[:, start:], start)
-                attend = architecture.block(layer, "attention", before)
+                attend = architecture.branch_module(layer, "attention", before)
                 for _ in range(2):  # every call starts from the same cache
                     middle = attend(stream[:, start:], mask)
-                made = architecture.block(layer, "ffn")(middle)
+                made = architecture.branch_module(layer, "ffn")(middle)
                 torch.testing.assert_close(made, whole[:, start:], rtol=1e-4, atol=1e-5)
         handle.remove()
 
@@ -101,7 +101,7 @@ def test_a_block_depends_on_its_past() -> None:
     architecture, layer = architecture_of(model), architecture_of(model).layers(model)[1]
     hidden = torch.randn(1, 9, HIDDEN, generator=torch.Generator().manual_seed(0))
     outputs = [
-        architecture.block(layer, "attention", past)(hidden[:, 8:])
+        architecture.branch_module(layer, "attention", past)(hidden[:, 8:])
         for past in (hidden[:, :8], hidden[:, :7], hidden[:, 1:9])
     ]
     assert not torch.allclose(outputs[0], outputs[1], rtol=1e-3)

@@ -215,6 +215,7 @@ def damage(folder: Path, how: str) -> None:
         "unknown version": {"zip_version": 99},
         "decoder": {"is_decoder": True},
         "unknown class": {"architectures": ["ZipBertForPoetry"]},
+        "no class": {"architectures": None},
         "unknown type": {"model_type": "zip_poet"},
     }
     if how in changes:
@@ -246,6 +247,7 @@ BROKEN = {
     "unknown version": "zip_version is 99, but this code reads version 1",
     "decoder": "is_decoder is on",
     "unknown class": "class 'ZipBertForPoetry', which is not known",
+    "no class": "does not name its class; save it again with save_pretrained",
     "unknown type": "the config of .* is not usable",
     "config is no json": "the config of .* is not usable",
     "truncated": "the weights of .* cannot be read",

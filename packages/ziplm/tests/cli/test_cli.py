@@ -93,7 +93,7 @@ def test_benchmark_compares_a_checkpoint_with_itself(checkpoints: Path) -> None:
             2,
             "no cuda device",
         ),
-        (["benchmark", "{dense}", "{small}", "--device", "abacus"], 2, "'abacus' is no device"),
+        (["benchmark", "{dense}", "{small}", "--device", "abacus"], 2, "'abacus' is not a device"),
     ],
 )
 def test_an_error_is_one_line_with_an_exit_code(

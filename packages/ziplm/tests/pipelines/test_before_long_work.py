@@ -11,6 +11,9 @@ from click.testing import CliRunner, Result
 from latency_profiler import LatencyTable, ProfilerError
 from ziplm import UnreachableTarget, UsageError, ZipLMError
 from ziplm.cli import main
+from ziplm.options.options import Options
+from ziplm.pipelines.plan import plan
+from ziplm.runs.progress import Silent
 from ziplm_compressed import options_for, write_files
 from ziplm_models import tiny_model
 from ziplm_pipeline import linear_table
@@ -50,7 +53,7 @@ GRADUAL = ("--mode", "gradual", "--steps-per-target", 1)
     ("more", "message"),
     [
         (("--prior", "exact"), "prior exact is not for task classification; it is for mean embeddings"),
-        ((*GRADUAL, "--precision", "bf16"), "precision bf16 on a CPU is slow at best; use float32"),
+        ((*GRADUAL, "--precision", "bf16"), "precision bf16 needs a GPU; use float32"),
         ((*GRADUAL, "--temperature", 0), "the loss cannot be made: "),
         ((*GRADUAL, "--report-to", "foo"), "report_to is unknown: foo is not supported"),
         (("--mode", "gradual", "--steps-per-target", 0), "steps_per_target is 0; use 1 or more, or -1"),
@@ -97,7 +100,9 @@ def test_a_dry_run_refuses_the_same(folder: Path, tmp_path: Path) -> None:
     strange = {f"other {kind}": curve for kind, curve in table.curves.items()}
     dataclasses.replace(table, curves=strange).save(tmp_path / "strange.json")
     result = command(folder, tmp_path / "new", "--dry-run", "--latency-table", tmp_path / "strange.json")
-    assert "the latency table is of a model with 0 groups" in result.stderr
+    assert (
+        "the latency table was measured on a model with 0 attention groups, this one has 4" in result.stderr
+    )
 
 
 def test_speedups_refer_to_the_model_that_is_given(folder: Path, tmp_path: Path) -> None:
@@ -149,7 +154,7 @@ def test_a_prior_that_does_not_fit_the_task_is_refused(files: Path, tmp_path: Pa
         ({"latency_table": "nothing.json"}, "cannot read .*nothing.json"),
         (
             {"latency_table": "other.json"},
-            "the latency table is of a model with 8 groups of attention, not 4",
+            "the latency table was measured on a model with 8 attention groups, this one has 4",
         ),
         ({"model": "nothing"}, "nothing"),
         ({"model": "gpt2"}, "is a GPT2LMHeadModel, but task classification needs"),
@@ -169,3 +174,13 @@ def test_unreachable_limits_beside_a_share_of_the_metric_are_refused(files: Path
     with pytest.raises(UnreachableTarget, match=r"recover0\.9-params1 cannot be reached"):
         ziplm.compress(**options_for(files, "gpt2", tmp_path / "run", recover=[0.9], params=[1]))
     assert not (tmp_path / "run" / "state" / "traces").exists()
+
+
+def test_a_dry_run_refuses_unreachable_limits_beside_a_share_of_the_metric(
+    files: Path, tmp_path: Path
+) -> None:
+    options = Options.of(options_for(files, "gpt2", tmp_path / "run", recover=[0.9], params=[1]))
+    with pytest.raises(UnreachableTarget, match=r"recover0\.9-params1 cannot be reached: .* give a limit"):
+        plan(options, Silent())
+    within = Options.of(options_for(files, "gpt2", tmp_path / "run", recover=[0.9], params=[10**6]))
+    assert "targets: recover0.9-params1e+06" in plan(within, Silent())  # control

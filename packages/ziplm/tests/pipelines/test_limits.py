@@ -101,7 +101,7 @@ def test_the_largest_model_within_a_limit_is_made(
 
 
 def test_a_limit_of_bytes_is_for_the_measured_dtype(files: Path, tmp_path: Path) -> None:
-    """In bfloat16 the dense model has half the bytes, and meets a limit that removes half of it in float32."""
+    """In bfloat16 the dense model has half the bytes, and meets a limit that halves it in float32."""
     dense = ziplm.load(files / "bert")
     options = {"bytes": [bytes_of(dense) / 2]}
     full = made_with(files, "bert", tmp_path / "full", **options)

@@ -10,7 +10,7 @@ import pytest
 from spdy_search import InfeasibleBudget
 from ziplm import UnreachableTarget, compress
 from ziplm.options.targets import Target
-from ziplm.pipelines.recover import bisect_speedup, fastest_that_recovers
+from ziplm.pipelines.recover import Guess, bisect_speedup, fastest_that_recovers
 from ziplm_compressed import Recorder, options_for, words, write_files
 from ziplm_text import write_rows
 
@@ -59,9 +59,7 @@ class Attempts:
         return FakeCandidate(speedup, {"metric": {"compressed": self.metric(speedup)}})
 
 
-def bisect(
-    metric_of: Callable[[float], float], greater_is_better: bool = True, dense: float = 1.0
-) -> dict[str, Any]:
+def bisect(metric_of: Callable[[float], float], greater_is_better: bool = True, dense: float = 1.0) -> Guess:
     choices: Any = FakeChoices()
     return bisect_speedup(
         choices,
@@ -77,8 +75,10 @@ def bisect(
 def fastest(
     attempts: Attempts, guess: float, greater_is_better: bool = True, wanted: float = 1.0
 ) -> FakeCandidate:
-    found = {"speedup": guess, "wanted": wanted, "steps": []}
-    return fastest_that_recovers(found, LARGEST, greater_is_better, attempts)
+    build: Any = attempts
+    found: Any = fastest_that_recovers(Guess(guess, wanted, []), LARGEST, greater_is_better, build)
+    assert isinstance(found, FakeCandidate)
+    return found
 
 
 @pytest.mark.parametrize("limit", [1.1, 2.0, 5.0])
@@ -92,25 +92,25 @@ def test_bisection_finds_the_largest_speedup_that_keeps_the_share(
         found = bisect(lambda speedup: wanted * limit / speedup, True, dense=3.0)
     else:
         found = bisect(lambda speedup: wanted * speedup / limit, False, dense=3.0)
-    assert found["wanted"] == wanted
-    assert limit / LARGEST ** (1 / 2**7) <= found["speedup"] <= limit
-    assert len(found["steps"]) == 7
-    assert found["steps"][0]["speedup"] == pytest.approx(3.0)  # the middle of 1 and 9 by ratio
-    good = [step["speedup"] for step in found["steps"] if step["speedup"] <= limit]
-    assert max(good, default=1.0) == pytest.approx(found["speedup"])
-    for step in found["steps"]:
+    assert found.wanted == wanted
+    assert limit / LARGEST ** (1 / 2**7) <= found.speedup <= limit
+    assert len(found.steps) == 7
+    assert found.steps[0]["speedup"] == pytest.approx(3.0)  # the middle of 1 and 9 by ratio
+    good = [step["speedup"] for step in found.steps if step["speedup"] <= limit]
+    assert max(good, default=1.0) == pytest.approx(found.speedup)
+    for step in found.steps:
         kept = step["metric"] >= wanted if greater_is_better else step["metric"] <= wanted
         assert kept == (step["speedup"] <= limit)
 
 
 def test_bisection_returns_a_small_speedup_if_none_keeps_the_share() -> None:
     found = bisect(lambda speedup: 0.0)
-    assert found["speedup"] == 1.01
-    assert all(step["metric"] == 0 for step in found["steps"])
+    assert found.speedup == 1.01
+    assert all(step["metric"] == 0 for step in found.steps)
 
 
 def test_bisection_gets_near_the_largest_speedup_if_all_keep_the_share() -> None:
-    assert LARGEST / LARGEST ** (1 / 2**7) <= bisect(lambda speedup: 1.0)["speedup"] < LARGEST
+    assert LARGEST / LARGEST ** (1 / 2**7) <= bisect(lambda speedup: 1.0).speedup < LARGEST
 
 
 def test_the_loss_decides_between_the_solutions_of_the_priors() -> None:
@@ -130,12 +130,12 @@ def test_the_loss_decides_between_the_solutions_of_the_priors() -> None:
         loss=lambda removed: abs(removed[0] - 1),
         metric_of=metric_of,
     )
-    assert seen == [[1, step["speedup"]] for step in found["steps"]]
+    assert seen == [[1, step["speedup"]] for step in found.steps]
 
 
 def test_budgets_that_no_assignment_keeps_are_reported() -> None:
     choices: Any = FakeChoices()
-    with pytest.raises(UnreachableTarget, match="not all budgets can be kept: nothing fits; ask for less"):
+    with pytest.raises(UnreachableTarget, match=r"the limits cannot be met: nothing fits; loosen a limit$"):
         bisect_speedup(
             choices, ["impossible"], HALF, 1.0, True, lambda removed: 0.0, lambda removed, speedup: 1.0
         )

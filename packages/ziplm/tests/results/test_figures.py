@@ -55,7 +55,7 @@ def test_the_recovery_line_is_on_the_worse_side_of_the_dense_line(
     lines = heights(drawn)
     assert lines["compressed"] == [0.7, 0.6]
     assert set(lines["dense"]) == {DENSE}
-    assert lines["99% of it"] == pytest.approx([share] * 2)
+    assert lines["99% of dense"] == pytest.approx([share] * 2)
     assert drawn.get_ylabel() == metric["name"]
 
 
@@ -76,7 +76,7 @@ def test_reports_tell_the_direction_of_their_metric(
     drawn = axes()
     metric_figure(drawn, read_reports(tmp_path / "run"))
     lines = heights(drawn)
-    assert (lines["99% of it"][0] < lines["dense"][0]) is greater_is_better
+    assert (lines["99% of dense"][0] < lines["dense"][0]) is greater_is_better
 
 
 def test_a_fit_is_drawn_from_three_targets_on() -> None:

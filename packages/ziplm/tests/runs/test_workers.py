@@ -9,14 +9,14 @@ from ziplm.runs.workers import ALONE, Workers, join
 from ziplm_several import in_two_processes, notes_in
 from ziplm_workers import COLLECTIVES, error_of, fail_together, misuse, sum_of_all
 
-MESSAGE = "was called by the first process alone, inside `first`; all processes must meet there"
+MESSAGE = "was called by the first process alone, inside `first` or `led`; all processes must meet there"
 
 
 def test_every_item_belongs_to_exactly_one_process() -> None:
     shares = [Workers(rank, 3).share(range(7)) for rank in range(3)]
     assert shares == [[0, 3, 6], [1, 4], [2, 5]]
     assert [[n for n in range(7) if Workers(rank, 3).owns(n)] for rank in range(3)] == shares
-    assert ALONE.joined(ALONE.share(range(7))) == list(range(7))
+    assert ALONE.gathered(ALONE.share(range(7))) == list(range(7))
 
 
 def test_devices_that_cannot_be_shared_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ def test_after_a_function_of_led_the_first_process_is_alone_again() -> None:
         workers.wait()
 
     with pytest.raises(RuntimeError, match=MESSAGE):
-        workers.led(lead, lambda argument: workers.joined([argument]))
+        workers.led(lead, lambda argument: workers.gathered([argument]))
 
 
 def test_after_an_error_all_methods_work() -> None:

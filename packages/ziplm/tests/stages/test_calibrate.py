@@ -10,8 +10,8 @@ from obs_structured import Moments
 from transformers import PreTrainedModel
 from ziplm.architectures.base import Branch
 from ziplm.architectures.registry import architecture_of
-from ziplm.stages.calibrate import gather_fisher, gather_inputs
-from ziplm.stages.inputs import BranchInputs
+from ziplm.stages.calibrate import gather_fisher, gather_statistics
+from ziplm.stages.statistics import BranchStatistics
 from ziplm_models import HEADS, HIDDEN
 from ziplm_pipeline import (
     ARCHITECTURES,
@@ -138,7 +138,7 @@ def test_moments_of_inputs_are_weighted_by_token(
     weights: dict[str, torch.Tensor | None] = {
         m.name: own[m.name] if weighted and i != 1 else None for i, m in enumerate(branches)
     }
-    found = gather_inputs(model, task_for(name), features, branches, weights, batch_size=batch_size)
+    found = gather_statistics(model, task_for(name), features, branches, weights, batch_size=batch_size)
     assert list(found) == [branch.name for branch in branches]
     inputs, _ = by_hand(model, features)
     for branch in branches:
@@ -161,7 +161,9 @@ def test_stream_statistics_equal_those_computed_sample_by_sample(
 ) -> None:
     features = samples(name, 6)
     nothing: dict[str, torch.Tensor | None] = {}
-    found = gather_inputs(model, task_for(name), features, branches_of(model), nothing, batch_size=batch_size)
+    found = gather_statistics(
+        model, task_for(name), features, branches_of(model), nothing, batch_size=batch_size
+    )
     for branch in branches_of(model):
         stream = stream_by_hand(model, branch, features)
         variance = stream.var(-1, correction=0)
@@ -189,7 +191,7 @@ def test_tokens_with_a_constant_stream_are_left_out() -> None:
         for token in (5, 6, 20)
     ]
     branch = branches_of(model)[0]
-    inputs = gather_inputs(model, task_for(DECODER), features, [branch], {})[branch.name]
+    inputs = gather_statistics(model, task_for(DECODER), features, [branch], {})[branch.name]
     stream = stream_by_hand(model, branch, features)
     variance = stream.var(-1, correction=0)
     assert (variance < 1e-12).sum() == 2
@@ -200,7 +202,7 @@ def test_tokens_with_a_constant_stream_are_left_out() -> None:
 def test_the_moments_of_an_attention_cover_all_its_heads() -> None:
     model = lively_model(CLASSIFIER)
     branch = branches_of(model)[0]
-    inputs = gather_inputs(model, task_for(CLASSIFIER), samples(CLASSIFIER, 3), [branch], {})[branch.name]
-    assert isinstance(inputs, BranchInputs)
+    inputs = gather_statistics(model, task_for(CLASSIFIER), samples(CLASSIFIER, 3), [branch], {})[branch.name]
+    assert isinstance(inputs, BranchStatistics)
     assert isinstance(inputs.moments, Moments)
     assert inputs.moments.in_features == HEADS * branch.group_size == HIDDEN

@@ -1,5 +1,6 @@
 """Budgets, reachable targets, and the exact solution of a single prior."""
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from latency_profiler import Environment, LatencyCurve, LatencyTable
 from ziplm import UnreachableTarget, UsageError
 from ziplm.architectures.base import Branch
+from ziplm.options.targets import Target
 from ziplm.stages.choices import SECONDS, Choices, best_uniform
 from ziplm.stages.levels import BranchLevels, size_grid
 from ziplm.stages.search import find_levels
@@ -31,7 +33,7 @@ def test_the_error_for_an_unreachable_target_names_what_is_reachable() -> None:
     assert table.fixed / choices.dense_seconds == pytest.approx(0.0917, abs=1e-4)
     choices.require_reachable({SECONDS: choices.dense_seconds / 5.47}, "the speedup of the hint")
     with pytest.raises(
-        UsageError, match="target 90ms is slower than the dense model; ask for a speedup above 1"
+        UsageError, match=r"target 90ms is slower than the dense model; ask for less than 10\.9 ms$"
     ):
         choices.require_reachable({SECONDS: 0.09}, "target 90ms")
 
@@ -59,7 +61,7 @@ def test_a_removed_branch_has_a_single_level_and_counts_in_the_dense_time() -> N
 
 
 def test_all_budgets_are_met_at_once() -> None:
-    parameters = [[float(100 * size) for size in all_levels(m).sizes] for m in BRANCHES]
+    parameters = [[float(100 * size) for size in all_levels(branch).sizes] for branch in BRANCHES]
     slow = choices_with(one=RIGHT)
     choices = Choices(slow.levels, slow._priors, slow.table, {"params": parameters})
     budgets = {SECONDS: choices.dense_seconds / 1.2, "params": 0.3 * sum(row[0] for row in parameters)}
@@ -70,6 +72,24 @@ def test_all_budgets_are_met_at_once() -> None:
     assert choices.total("params", alone.levels) > budgets["params"]  # control: the second budget binds
     with pytest.raises(UnreachableTarget, match="with everything removed 0 params are left"):
         choices.require_reachable({"params": -1.0}, "target")
+
+
+def test_the_hint_for_a_limit_that_is_too_low_names_one_that_can_be_met() -> None:
+    rest = 2057.0  # parameters that stay when all groups of a branch are removed
+    costs = [[rest + 100 * size for size in all_levels(m).sizes] for m in BRANCHES]
+    plain = choices_with(one=RIGHT)
+    choices = Choices(plain.levels, plain._priors, plain.table, {"params": costs, "flops": costs})
+    with pytest.raises(UnreachableTarget) as caught:
+        choices.require_reachable({"params": 1000.0}, "target params1000")
+    found = re.search(
+        r"give a limit of at least (\d+) params, or a sparsity of at most ([.\d]+)$", caught.value.hint
+    )
+    assert found is not None, caught.value.hint
+    limits = (("params", float(found[1])),), (("sparsity", float(found[2])),)
+    for limit in limits:
+        choices.require_reachable(choices.budgets(Target("size", 0.0, limit)), "the limit of the hint")
+    with pytest.raises(UnreachableTarget, match=r"; give a limit of at least 12342 flops$"):
+        choices.require_reachable({"flops": 1000.0}, "target flops1000")
 
 
 def test_the_uniform_solution_is_the_best_of_all_uniform_assignments() -> None:

@@ -144,7 +144,9 @@ def test_training_stops_at_the_step_of_the_first_nan(tmp_path: Path, distilled: 
         model.get_input_embeddings().weight[VOCABULARY - 1] = torch.nan
     poisoned = {**data[0], "input_ids": [VOCABULARY - 1] * 12}
     teaching = {"teacher": tiny_model(MODELS[0]), "loss": DISTILLED} if distilled else {}
-    with pytest.raises(ZipLMError, match=r"nan.* at step [1-4]; try a smaller learning_rate") as caught:
+    with pytest.raises(
+        ZipLMError, match=r"nan.* at step [1-4]; try a smaller learning rate, or precision float32$"
+    ) as caught:
         finetune(model, PaddedTask(), [*data[1:], poisoned], OPTIONS, folder=tmp_path, **teaching)
     assert "\n" not in str(caught.value)
 
@@ -184,11 +186,11 @@ def test_arguments_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
         finetune(model, PaddedTask(), [], OPTIONS, folder=tmp_path)
     with pytest.raises(UsageError, match="a teacher and no loss"):
         train(model, tmp_path, teacher=tiny_model(MODELS[0]))
-    with pytest.raises(UsageError, match="a loss between models and no teacher"):
+    with pytest.raises(UsageError, match="the loss needs a teacher, but there is none"):
         train(model, tmp_path, loss=DISTILLED)
     with pytest.raises(UsageError, match="is the model that is trained"):
         train(model, tmp_path, teacher=model, loss=DISTILLED)
-    with pytest.raises(UsageError, match="bf16 on a CPU"):
+    with pytest.raises(UsageError, match="bf16 needs a GPU"):
         train(model, tmp_path, replace(OPTIONS, precision="bf16"))
     with pytest.raises(UsageError, match=r"student's shape is \(4, 2\), the teacher's \(4, 3\)"):
         train(model, tmp_path / "shapes", teacher=tiny_model(MODELS[0], num_labels=3), loss=DISTILLED)

@@ -51,12 +51,12 @@ def test_there_are_no_weights_if_few_tokens_outweigh_all_others() -> None:
 def test_the_selection_metric_is_gamma_with_a_share_of_the_identity() -> None:
     root = torch.randn(3, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     gamma = 7 * root @ root.T
-    chosen = fisher_with(torch.ones(1), gamma).selection("m")
+    chosen = fisher_with(torch.ones(1), gamma).selection_matrix("m")
     expected = 0.9 * gamma / (gamma.trace() / 3) + 0.1 * torch.eye(3, dtype=torch.float64)
     torch.testing.assert_close(chosen, expected)
     assert float(chosen.trace() / 3) == pytest.approx(1)
     assert torch.linalg.eigvalsh(chosen).min() > 0.09
-    assert torch.equal(fisher_with(torch.ones(1), torch.zeros(3, 3)).selection("m"), torch.eye(3))
+    assert torch.equal(fisher_with(torch.ones(1), torch.zeros(3, 3)).selection_matrix("m"), torch.eye(3))
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

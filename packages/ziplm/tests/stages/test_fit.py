@@ -12,6 +12,8 @@ from ziplm.stages.choices import SECONDS, Choices, Levels
 from ziplm.stages.fit import fit_levels
 from ziplm.stages.measure import Measured, measure
 from ziplm.stages.profile import latency_table
+from ziplm.stages.shrink import shrink
+from ziplm.stages.traces import InOrder
 from ziplm_choices import RIGHT, choices_with, predicted
 from ziplm_clock import count_products
 from ziplm_models import sizes_of
@@ -48,18 +50,23 @@ def machine(choices: Choices, factor: float, clock: float = 1.0) -> Measure:
     return measure_small
 
 
+def measured_by(choices: Choices, measure_small: Measure) -> Callable[[Levels], Measured]:
+    """Return a measurement of the tiny model with given levels."""
+    in_order = InOrder(TRACES, [own.branch.name for own in choices.levels])
+    return lambda levels: measure_small(shrink(MODEL, choices.removed(levels), in_order))
+
+
 def fit(
     choices: Choices, speedup: float, measure_small: Measure, *, absolute: bool = False
 ) -> tuple[tuple[int, ...], tuple[int, ...], Measured]:
     """Return the levels before and after the fit, and the final measurement."""
     budgets = {SECONDS: choices.dense_seconds / speedup}
     start = choices.solve("one", budgets)
-    levels, rounds, final = fit_levels(
-        MODEL, TRACES, choices, start, "one", budgets, measure_small, absolute=absolute
-    )
-    assert 1 <= len(rounds) <= 3
-    assert rounds[0]["predicted_seconds"] == pytest.approx(predicted(choices, start))
-    return tuple(start.tolist()), levels, final
+    found = fit_levels(choices, start, "one", budgets, measured_by(choices, measure_small), absolute=absolute)
+    assert 1 <= len(found.rounds) <= 3
+    assert found.rounds[0]["predicted_seconds"] == pytest.approx(predicted(choices, start))
+    assert found.measured is not None
+    return tuple(start.tolist()), found.levels, found.measured
 
 
 def is_uniform(choices: Choices, levels: Levels) -> bool:
@@ -106,7 +113,7 @@ def test_the_smallest_sizes_are_tried_before_a_target_is_given_up(uniform: bool)
     _, levels, final = fit(choices, 0.999 * reachable, machine(choices, 1.5))
     assert choices.sizes(levels) == {"attention": [0] * 3, "ffn": [0] * 3}
     assert final.speedup >= 0.999 * reachable
-    with pytest.raises(UnreachableTarget, match="cannot be reached when it is measured"):
+    with pytest.raises(UnreachableTarget, match="measured as a whole, the model does not reach the target"):
         fit(choices, 1.001 * reachable, machine(choices, 1.5))
 
 
@@ -119,9 +126,9 @@ def test_without_a_budget_of_seconds_the_levels_stay_and_are_measured_once() -> 
         seen.append(sizes_of(small))
         return machine(choices, 5.0)(small)
 
-    levels, rounds, _ = fit_levels(MODEL, TRACES, choices, start, "one", {"params": 1.0}, measure_small)
-    assert levels == tuple(start)
-    assert rounds == []
+    found = fit_levels(choices, start, "one", {"params": 1.0}, measured_by(choices, measure_small))
+    assert found.levels == tuple(start)
+    assert found.rounds == []
     assert seen == [choices.sizes(start)]
 
 

@@ -1,6 +1,7 @@
 """Measuring combines the parts of a call, has no side effects, and refuses settings that do not fit."""
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from latency_profiler import CpuClock
 from transformers import PreTrainedModel
 from ziplm import UsageError, shrink
 from ziplm.options.setting import Setting
-from ziplm.stages.measure import PartsClock, compare_models
+from ziplm.stages.measure import PartsClock, compare_models, for_measuring
 from ziplm.stages.profile import latency_table
 from ziplm_models import make_traces, removed_by, tiny_model
 
@@ -38,6 +39,27 @@ def test_the_times_of_a_calls_parts_are_combined_by_the_given_figure(
     assert seen == list("abcdef")
 
 
+@pytest.mark.parametrize(
+    ("there", "asked", "same"),
+    [
+        ("cuda:0", "cuda:0", True),
+        ("cuda:0", "cuda:1", False),
+        ("cuda:1", "cuda", True),  # the current GPU
+        ("cuda:0", "cuda", False),
+        ("cpu", "cuda", False),
+        ("cpu", "cpu", True),
+        ("cpu", "cpu:0", True),
+    ],
+)
+def test_a_model_is_copied_unless_it_is_on_the_very_device(
+    there: str, asked: str, same: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    model: Any = SimpleNamespace(device=torch.device(there), dtype=torch.float32)
+    assert (for_measuring(model, Setting(device=asked)) is model) == same
+    assert for_measuring(model, Setting(device=asked, dtype="bfloat16")) is not model
+
+
 def test_measuring_does_not_change_the_random_state() -> None:
     model = tiny_model(DECODER)
     setting = Setting(threads=1, regime="generate", prompt_lengths=(3,), new_tokens=2)
@@ -62,9 +84,17 @@ def test_measuring_does_not_change_the_random_state() -> None:
             "a prompt of 41 tokens and 24 new ones is too long; the model takes 64: give prompts of up to 40",
         ),
         (ENCODER, {"regime": "latency", "prompt_lengths": (65,)}, "65 tokens is too long; .* up to 64"),
-        (DECODER, {"regime": "latency", "prompt_lengths": (0, 5)}, "a prompt of 0 tokens"),
+        (
+            DECODER,
+            {"regime": "latency", "prompt_lengths": (0, 5)},
+            "a prompt cannot have 0 tokens; give whole numbers from 1 up",
+        ),
         (DECODER, {"sequence_length": 65}, "a sequence of 65 is too long for the model; it takes up to 64"),
-        (DECODER, {"regime": "latency", "clock": "cpu", "threads": 2}, "use 1 thread or wall"),
+        (
+            DECODER,
+            {"regime": "latency", "clock": "cpu", "threads": 2},
+            "clock cpu needs a single thread on a CPU; use --threads 1, or --clock wall",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_the_model_are_refused(

@@ -118,7 +118,7 @@ def test_the_exact_prior_adds_up_the_errors_of_a_samples_tokens(
 def test_the_priors_to_try_are_those_that_all_branches_have(
     names: tuple[str, ...], expected: list[str]
 ) -> None:
-    priors = {m.name: dict.fromkeys(names, torch.zeros(2)) for m in BRANCHES}
+    priors = {branch.name: dict.fromkeys(names, torch.zeros(2)) for branch in BRANCHES}
     assert prior_names_for(priors) == expected
     priors[BRANCHES[0].name].pop(expected[0])
     assert expected[0] not in prior_names_for(priors)

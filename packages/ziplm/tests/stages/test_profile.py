@@ -11,7 +11,7 @@ from ziplm import shrink
 from ziplm.architectures.registry import architecture_of
 from ziplm.options.setting import Setting
 from ziplm.stages.measure import compare_models
-from ziplm.stages.profile import Step, _without_branches, branch_steps, by_median, latency_table
+from ziplm.stages.profile import Call, _without_branches, branch_calls, by_median, latency_table
 from ziplm_clock import count_products
 from ziplm_models import VOCABULARY, make_traces, removed_by, tiny_model
 
@@ -93,7 +93,7 @@ def test_the_steps_of_generation_add_up_to_all_tokens_and_cache_lengths(
 ) -> None:
     setting = Setting(regime="generate", prompt_lengths=prompts, new_tokens=new_tokens)
     middle = float(np.median(prompts))
-    steps = branch_steps(setting, "attention")
+    steps = branch_calls(setting, "attention")
     decoding = {step: share for step, share in steps.items() if step.past}
     assert sum(decoding.values()) == pytest.approx(new_tokens - 1)
     in_cache = sum(share * step.past for step, share in decoding.items() if step.past)
@@ -102,7 +102,7 @@ def test_the_steps_of_generation_add_up_to_all_tokens_and_cache_lengths(
         middle
     )
     assert len(decoding) <= 3
-    without_cache = branch_steps(setting, "ffn")
+    without_cache = branch_calls(setting, "ffn")
     assert sum(share * step.tokens for step, share in without_cache.items()) == pytest.approx(
         middle + new_tokens - 1
     )
@@ -111,8 +111,8 @@ def test_the_steps_of_generation_add_up_to_all_tokens_and_cache_lengths(
 
 def test_only_generation_uses_a_cache() -> None:
     setting = Setting(regime="latency", prompt_lengths=(4, 9))
-    assert branch_steps(setting, "attention") == {Step(4): 0.5, Step(9): 0.5}
-    assert branch_steps(Setting(sequence_length=7), "ffn") == {Step(7): 1.0}
+    assert branch_calls(setting, "attention") == {Call(4): 0.5, Call(9): 0.5}
+    assert branch_calls(Setting(sequence_length=7), "ffn") == {Call(7): 1.0}
 
 
 def test_curves_of_medians_are_made_monotone() -> None:

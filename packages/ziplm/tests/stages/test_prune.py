@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from ziplm.stages.calibrate import gather_inputs
+from ziplm.stages.calibrate import gather_statistics
 from ziplm.stages.fisher import Fisher
-from ziplm.stages.inputs import BranchInputs
 from ziplm.stages.prune import prune_branch
+from ziplm.stages.statistics import BranchStatistics
 from ziplm_calibrated import TASK, Calibrated
 from ziplm_models import HIDDEN
 from ziplm_pipeline import (
@@ -33,15 +33,15 @@ def test_another_fisher_gives_another_order_and_other_priors(calibrated: Calibra
     half = branch.groups // 2
     # Each has the smaller error under the metric that it was chosen by.
     assert second.errors_under(narrow)[half] < first.errors_under(narrow)[half]
-    own = calibrated.fisher.selection(branch.name)
+    own = calibrated.fisher.selection_matrix(branch.name)
     assert first.errors_under(own)[half] < second.errors_under(own)[half]
 
 
 def test_token_weights_change_the_order(calibrated: Calibrated) -> None:
     branch = calibrated.branches[1]
-    even = gather_inputs(calibrated.model, TASK, calibrated.features, [branch], {})[branch.name]
+    even = gather_statistics(calibrated.model, TASK, calibrated.features, [branch], {})[branch.name]
     weighted = calibrated.inputs[branch.name]
-    assert isinstance(even, BranchInputs)
+    assert isinstance(even, BranchStatistics)
     orders = [
         prune_branch(calibrated.model, branch, inputs, None, 100).order.tolist()
         for inputs in (even, weighted)

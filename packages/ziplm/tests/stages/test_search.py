@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ziplm import BadRun, UsageError
-from ziplm.stages.choices import SECONDS
+from ziplm import BadRun, UnreachableTarget, UsageError
+from ziplm.stages.choices import SECONDS, Choices
 from ziplm.stages.search import Found, find_levels
 from ziplm_choices import RIGHT, WRONG, choices_with, predicted, true_loss
 
@@ -177,6 +177,17 @@ def test_a_damaged_checkpoint_is_reported(tmp_path: Path) -> None:
             true_loss,
             checkpoint=tmp_path / "search.json",
         )
+
+
+def test_budgets_that_exclude_each_other_are_reported() -> None:
+    """Each of the two can be met alone: only small models are fast, and here only large ones are cheap."""
+    plain = choices_with(one=RIGHT)
+    opposite = [[float(levels.sizes[0] - size) for size in levels.sizes] for levels in plain.levels]
+    choices = Choices(plain.levels, plain._priors, plain.table, {"flops": opposite})
+    budgets = {SECONDS: choices.dense_seconds / 3, "flops": 0.0}
+    choices.require_reachable(budgets, "control")
+    with pytest.raises(UnreachableTarget, match=r"cannot be met together: .*; loosen a limit, or ask for a"):
+        find_levels(choices, budgets, ["one"], true_loss, true_loss)
 
 
 def test_an_unknown_prior_is_refused() -> None:

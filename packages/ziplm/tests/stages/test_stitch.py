@@ -13,7 +13,7 @@ from ziplm import shrink
 from ziplm.architectures.base import Branch
 from ziplm.architectures.registry import architecture_of
 from ziplm.stages.replay import replayed
-from ziplm.stages.stitch import Evaluator, Stitcher
+from ziplm.stages.stitch import CandidateLoss, Stitcher
 from ziplm.tasks import Task
 from ziplm.tasks.heads import Embedding, TokenClassification
 from ziplm_models import PATTERNS, removed_by
@@ -87,7 +87,7 @@ def test_the_loss_of_each_candidate_in_a_sequence_is_that_of_the_shrunk_model(
     cache_bytes, state_bytes = budgets
     features, task = samples(name, 7), task_for(name)
     stitcher = Stitcher(MODELS[name], TRACES[name], cache_bytes)
-    evaluate = Evaluator(stitcher, task, features, batch_size=3, state_bytes=state_bytes)
+    evaluate = CandidateLoss(stitcher, task, features, batch_size=3, state_bytes=state_bytes)
     before = parameters_of(MODELS[name])
     for removed in data.draw(candidates(BRANCHES[name])):
         expected = loss_by_hand(MODELS[name], shrunk(name, removed), task, features)
@@ -99,7 +99,7 @@ def test_the_loss_of_each_candidate_in_a_sequence_is_that_of_the_shrunk_model(
 @pytest.mark.parametrize("loss", ["kl", "task"])
 def test_the_loss_without_whole_branches_is_that_of_the_shrunk_model(name: str, loss: str) -> None:
     features, task = samples(name, 6), task_for(name)
-    evaluate = Evaluator(Stitcher(MODELS[name], TRACES[name]), task, features, batch_size=4, loss=loss)
+    evaluate = CandidateLoss(Stitcher(MODELS[name], TRACES[name]), task, features, batch_size=4, loss=loss)
     seen = set()
     for pattern in PATTERNS:
         removed = removed_by(MODELS[name], pattern)
@@ -114,8 +114,8 @@ def test_the_loss_without_whole_branches_is_that_of_the_shrunk_model(name: str, 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_the_divergence_is_zero_if_nothing_is_removed(name: str) -> None:
     features, task = samples(name, 5), task_for(name)
-    evaluate = Evaluator(Stitcher(MODELS[name], TRACES[name]), task, features)
-    everything, nothing = [m.groups for m in BRANCHES[name]], [0] * len(BRANCHES[name])
+    evaluate = CandidateLoss(Stitcher(MODELS[name], TRACES[name]), task, features)
+    everything, nothing = [branch.groups for branch in BRANCHES[name]], [0] * len(BRANCHES[name])
     assert evaluate(nothing) == pytest.approx(0, abs=1e-7)
     assert evaluate(everything) > 1e-3
     assert evaluate(nothing) == pytest.approx(0, abs=1e-7)
@@ -125,7 +125,7 @@ def test_several_evaluators_can_share_a_stitcher() -> None:
     task, model = task_for(CLASSIFIER), MODELS[CLASSIFIER]
     stitcher = Stitcher(model, TRACES[CLASSIFIER])
     parts = [samples(CLASSIFIER, 5, seed) for seed in (1, 2)]
-    evaluators = [Evaluator(stitcher, task, part, batch_size=2) for part in parts]
+    evaluators = [CandidateLoss(stitcher, task, part, batch_size=2) for part in parts]
     rows = [
         removed_by(model, pattern) for pattern in ("some heads", "one ffn", "all attention", "some heads")
     ]
@@ -137,7 +137,7 @@ def test_several_evaluators_can_share_a_stitcher() -> None:
 def test_layers_before_the_first_change_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     model = MODELS[DECODER]
     stitcher = Stitcher(model, TRACES[DECODER])
-    evaluate = Evaluator(stitcher, task_for(DECODER), samples(DECODER, 4), batch_size=4)
+    evaluate = CandidateLoss(stitcher, task_for(DECODER), samples(DECODER, 4), batch_size=4)
     layers = architecture_of(model).layers(stitcher.model)
     kind = type(layers[0])
     forward, runs = kind.forward, []
@@ -176,7 +176,8 @@ def test_the_cache_of_smaller_branches_stays_below_its_limit() -> None:
     for removed in range(1, 24):
         stitcher.install([0, removed, 0, 24 - removed, 0, 0])
         kept = sum(
-            stitcher._size(next(m for m in stitcher.branches if m.name == n), k) for n, k in stitcher._built
+            stitcher._bytes_of(next(m for m in stitcher.branches if m.name == n), k)
+            for n, k in stitcher._built
         )
         assert kept == stitcher._bytes
         assert kept <= 20_000 or len(stitcher._built) == 1
@@ -187,7 +188,7 @@ def test_a_search_leaves_no_hooks_in_the_model() -> None:
     model = lively_model(CLASSIFIER)
     before = {name: dict(module.__dict__) for name, module in model.named_modules()}
     stitcher = Stitcher(model, named_traces(model))
-    evaluate = Evaluator(stitcher, task_for(CLASSIFIER), samples(CLASSIFIER, 4))
+    evaluate = CandidateLoss(stitcher, task_for(CLASSIFIER), samples(CLASSIFIER, 4))
     for pattern in ("nothing", "some columns", "a whole layer", "heads and columns"):
         evaluate(removed_by(model, pattern))
     for name, module in model.named_modules():
@@ -218,7 +219,7 @@ def test_the_loss_of_every_head_is_that_of_the_shrunk_model(name: str, task: Mad
     model = lively_model(name)
     traces = named_traces(model)
     features = [{k: v for k, v in sample.items() if k != "labels"} for sample in samples(name, 5)]
-    evaluate = Evaluator(Stitcher(model, traces), task, features, batch_size=2)
+    evaluate = CandidateLoss(Stitcher(model, traces), task, features, batch_size=2)
     for pattern in ("some heads", "a whole layer", "heads and columns"):
         removed = removed_by(model, pattern)
         small = shrink(model, removed, list(traces.values()))

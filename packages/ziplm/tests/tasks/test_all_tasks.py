@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
 from ziplm import BadCheckpoint, UsageError, save
 from ziplm.architectures.network import hub_answers
+from ziplm.stages.intervals import metric_intervals
 from ziplm.tasks import TASKS, Source, Task, make_task
 from ziplm.tasks.glue import SPECS
 from ziplm.tasks.heads import LABELS, inputs_of
@@ -63,6 +65,19 @@ def test_every_task_from_its_name_to_its_metrics(tmp_path: Path, name: str) -> N
     assert seen[-1] == (len(features), len(features))
     assert [done for done, _ in seen] == sorted({done for done, _ in seen})
     assert task.evaluate(model, features, 1) == pytest.approx(metrics, rel=1e-4)
+    predictions = task.predict(model, features, 4)
+    assert task.metrics_of(predictions) == metrics
+    (count,) = {len(values) for values in predictions.values()}
+    assert 1 < count <= len(features)
+    twice = {key: np.concatenate([values, values]) for key, values in predictions.items()}
+    assert task.metrics_of(twice) == pytest.approx(metrics, rel=1e-6)
+    halves = [{key: values[part::2] for key, values in predictions.items()} for part in (0, 1)]
+    assert [task.metrics_of(half).keys() for half in halves] == [metrics.keys()] * 2
+    intervals = metric_intervals(task, predictions, resamples=20)
+    assert intervals.keys() == metrics.keys()
+    # The accuracy over words is no share of sentences, which are the examples.
+    shares = {"accuracy", "exact_match"} if name != "token-classification" else set()
+    assert set(task.proportions) & metrics.keys() == shares & metrics.keys()
     with pytest.raises(UsageError, match="no examples to evaluate on"):
         task.evaluate(model, [])
     with pytest.raises(UsageError, match="batch size is 0"):
@@ -197,7 +212,7 @@ def test_the_error_names_a_dataset_that_the_hub_does_not_have(monkeypatch: pytes
     monkeypatch.setattr("ziplm.tasks.hub.hub_answers", lambda: True)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
-    with pytest.raises(UsageError, match=r"the data set x:y has no split train, or .*: Unknown split 'a'"):
+    with pytest.raises(UsageError, match=r"the dataset x:y has no split train, or .*: Unknown split 'a'"):
         read_hub("x:y", "train")
 
 

@@ -166,12 +166,15 @@ def test_unusable_data_is_refused(tmp_path: Path) -> None:
     for source, message in [
         (Source(str(tmp_path / "a.txt")), "holds no text"),
         (Source(), "no data of its own"),
-        (Source(write_rows(tmp_path / "a.jsonl", [{"text": ""}])), "has no text"),
+        (
+            Source(write_rows(tmp_path / "a.jsonl", [{"text": ""}])),
+            "has '' in column 'text', where a text is needed",
+        ),
         (
             Source(
                 eval_file=write_rows(tmp_path / "b.csv", [{"sentence1": "a", "sentence2": "b", "score": "x"}])
             ),
-            "row 1 of b.csv has 'x' in column 'score', which is no number",
+            "row 1 of b.csv has 'x' in column 'score', which is not a number",
         ),
     ]:
         with pytest.raises(UsageError, match=message):

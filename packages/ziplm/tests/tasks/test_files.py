@@ -63,7 +63,7 @@ def test_broken_rows_are_skipped_only_on_request(tmp_path: Path) -> None:
         ("a.jsonl", b"\n\n", "holds no examples"),
         ("a.csv", b"a,b\n1,2,3\n", "row 1 of .* has 3 columns, but there are 2"),
         ("a.csv", b'a,b\n"x,1\n', "is not CSV: unexpected end of data"),
-        ("a.csv", b"a,a\n1,2\n", "two columns of one name"),
+        ("a.csv", b"a,a\n1,2\n", "two columns with the same name"),
         ("a.csv", b"a\n\xff\xfe\n", "not text in UTF-8: byte 2 is 0xff"),
         ("a.tsv", b"a\tb\nx\0y\t1\n", "zero byte"),
         ("a.json", b"{'a': 1}", "is not JSON"),

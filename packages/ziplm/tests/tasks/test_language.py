@@ -239,5 +239,5 @@ def test_outputs_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     with torch.no_grad():
         model.transformer.ln_f.bias.fill_(torch.nan)
     features = task.load_splits(model, bare_tokenizer(), write(tmp_path, TEXT), 16).evaluation["validation"]
-    with pytest.raises(UsageError, match="no finite numbers"):
+    with pytest.raises(UsageError, match="the model's outputs are not finite"):
         task.evaluate(model, features)

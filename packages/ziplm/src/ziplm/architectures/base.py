@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 
-from ziplm.architectures.block import Block
+from ziplm.architectures.branch_module import BranchModule
 from ziplm.errors import UnsupportedModel, UsageError
 
 Kind = Literal["attention", "ffn"]
@@ -68,7 +68,8 @@ class Architecture(ABC):
         """Raise UnsupportedModel if this particular model cannot be pruned."""
         if reason := self._unsupported(model):
             raise UnsupportedModel(
-                f"this {type(model).__name__} cannot be shrunk: {reason}", "give a plain model"
+                f"this {type(model).__name__} cannot be shrunk: {reason}",
+                "load it with its architecture's own is_decoder and add_cross_attention",
             )
         self.shrunk_class(model)
 
@@ -137,19 +138,19 @@ class Architecture(ABC):
         return head
 
     @final
-    def block(self, layer: nn.Module, kind: Kind, past: torch.Tensor | None = None) -> nn.Module:
+    def branch_module(self, layer: nn.Module, kind: Kind, past: torch.Tensor | None = None) -> nn.Module:
         """Return a branch of a layer with its residual connection and norms as a module of its own.
 
-        Latency tables measure such blocks. Positional arguments: (batch, tokens, hidden), and the result of
+        Latency tables measure such modules. Positional arguments: (batch, tokens, hidden), and the result of
         `attention_mask`.
 
         Args:
             layer: the layer that contains the branch.
             kind: kind of the branch.
-            past: (batch, past tokens, hidden), earlier inputs in the cache, which is the same at the start of
-                each call; there may be no past tokens. None: the branch uses no cache.
+            past: earlier inputs, (batch, past tokens, hidden), possibly none, with which the cache is filled
+                before every call. None: the branch uses no cache.
         """
-        return Block(self._block, layer, kind, past)
+        return BranchModule(self._run_branch, layer, kind, past)
 
     @final
     def attention_mask(self, model: PreTrainedModel, hidden: torch.Tensor, past: int = 0) -> object:
@@ -233,7 +234,7 @@ class Architecture(ABC):
         """Return the module from last hidden states to logits."""
 
     @abstractmethod
-    def _block(
+    def _run_branch(
         self,
         layer: nn.Module,
         kind: Kind,

@@ -55,7 +55,7 @@ class BertArchitecture(Architecture):
     def _language_head(self, model: PreTrainedModel) -> nn.Module | None:
         return getattr(model, "cls", None) if hasattr(getattr(model, "cls", None), "predictions") else None
 
-    def _block(
+    def _run_branch(
         self,
         layer: Any,
         kind: Kind,

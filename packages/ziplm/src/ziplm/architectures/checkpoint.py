@@ -124,11 +124,14 @@ def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 def model_class_of(path: str | Path, config: PreTrainedConfig) -> type[PreTrainedModel]:
     """Return the class that a config names; it is one of ziplm or transformers, never from the folder."""
-    name = (config.architectures or ["nothing"])[0]
+    if not config.architectures:
+        raise BadCheckpoint(f"{path} does not name its class", "save it again with save_pretrained")
+    name = config.architectures[0]
     found = zip_classes().get(name) or getattr(transformers, name, None)
     if not (isinstance(found, type) and issubclass(found, PreTrainedModel)):
         raise BadCheckpoint(
-            f"{path} is a model of class {name!r}, which is not known", "save it with its head"
+            f"{path} is a model of class {name!r}, which is not known",
+            "save it with a head that transformers knows",
         )
     return found
 

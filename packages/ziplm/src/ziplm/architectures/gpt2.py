@@ -56,7 +56,7 @@ class GPT2Architecture(Architecture):
     def _language_head(self, model: PreTrainedModel) -> nn.Module | None:
         return getattr(model, "lm_head", None)
 
-    def _block(
+    def _run_branch(
         self,
         layer: Any,
         kind: Kind,

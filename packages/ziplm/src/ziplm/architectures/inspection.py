@@ -59,8 +59,8 @@ def _inspect_model(model: PreTrainedModel) -> Inspection:
     layers = architecture.layers(model)
     hidden = architecture.bias(model, branches[0]).shape[0]
     dense_heads, dense_width = (architecture.dense_groups(model, kind) for kind in ("attention", "ffn"))
-    # q, k, v and output; two FFN matrices; biases of all six; two norms.
-    dense = 4 * hidden * hidden + 2 * hidden * dense_width + 5 * hidden + dense_width + 4 * hidden
+    # Holds for BERT and GPT2: q, k, v and output; two FFN matrices; biases of all six; two norms.
+    dense_parameters = 4 * hidden * hidden + 2 * hidden * dense_width + 5 * hidden + dense_width + 4 * hidden
     return Inspection(
         model_class=type(model).__name__,
         heads=[branch.groups for branch in branches if branch.kind == "attention"],
@@ -68,7 +68,7 @@ def _inspect_model(model: PreTrainedModel) -> Inspection:
         dense_heads=dense_heads,
         dense_width=dense_width,
         layer_parameters=[sum(parameter.numel() for parameter in layer.parameters()) for layer in layers],
-        dense_layer_parameters=dense,
+        dense_layer_parameters=dense_parameters,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
     )
 

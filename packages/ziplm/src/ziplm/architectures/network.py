@@ -21,7 +21,7 @@ def _answers() -> bool:
 
 
 def hub_answers() -> bool:
-    """Return whether the hub answers within `PATIENCE` seconds. It is asked in the same way as for data."""
+    """Return whether the hub answers within `PATIENCE` seconds. The client is that of the downloads."""
     answers = []
 
     def ask() -> None:

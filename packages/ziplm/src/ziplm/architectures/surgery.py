@@ -6,7 +6,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ziplm.architectures.base import Architecture, Branch, Kind
-from ziplm.architectures.block import structure_copy
+from ziplm.architectures.branch_module import structure_copy
 from ziplm.errors import UsageError
 
 
@@ -30,7 +30,7 @@ def pruned_parts(
     new_bias = bias + trace.bias_shift(removed).to(bias)
     columns = trace.columns(removed).to(bias.device)
     state = architecture._state(layer, branch.kind, columns, trace.weight(removed).to(bias), new_bias)
-    return _assembled(architecture, layer, branch.kind, trace.groups - removed, state)
+    return _parts_around(architecture, layer, branch.kind, trace.groups - removed, state)
 
 
 def reordered_layer(
@@ -45,7 +45,7 @@ def reordered_layer(
     columns = columns.flatten().to(weight.device)
     state = architecture._state(layer, branch.kind, columns, weight[:, columns], bias)
     copy = structure_copy(layer)
-    for name, part in _assembled(architecture, layer, branch.kind, branch.groups, state).items():
+    for name, part in _parts_around(architecture, layer, branch.kind, branch.groups, state).items():
         setattr(copy, name, part)
     return copy
 
@@ -58,7 +58,7 @@ def leading_parts(
     weight: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
 ) -> dict[str, nn.Module]:
-    """Build the parts of a branch reduced to its first groups, as views of the layer's where possible.
+    """Build the parts of a branch reduced to its first groups, with views of the layer's tensors if possible.
 
     Args:
         architecture: the architecture of the layer.
@@ -76,10 +76,10 @@ def leading_parts(
         weight = architecture._out_in(output.weight.detach())[:, columns]
     bias = output.bias.detach() if bias is None else bias
     state = architecture._state(layer, branch.kind, columns, weight, bias)
-    return _assembled(architecture, layer, branch.kind, groups, state)
+    return _parts_around(architecture, layer, branch.kind, groups, state)
 
 
-def _assembled(
+def _parts_around(
     architecture: Architecture, layer: nn.Module, kind: Kind, groups: int, state: dict[str, torch.Tensor]
 ) -> dict[str, nn.Module]:
     """Build the parts of a resized branch around existing tensors, without allocating new ones."""
@@ -88,9 +88,9 @@ def _assembled(
         architecture._resize(layer, kind, groups)
     parts = {name: getattr(layer, name) for name in architecture._parts(kind)}
     for name, part in parts.items():
-        own = {
+        tensors = {
             key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.")
         }
-        part.load_state_dict(own, strict=False, assign=True)
+        part.load_state_dict(tensors, strict=False, assign=True)
         part.train(layer.training)
     return parts

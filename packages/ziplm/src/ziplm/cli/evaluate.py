@@ -63,17 +63,19 @@ def evaluate(
         checkpoint, task, source, dense=dense, batch_size=batch_size, reporter=Bars(), **loading
     )
     if as_json:
-        click.echo(json.dumps(found, indent=1))
+        click.echo(json.dumps(found.metrics, indent=1))
         return
     _print(found)
 
 
-def _print(found: dict[str, dict[str, float]]) -> None:
+def _print(found: Any) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("split", "metric", "value")
-    for name, metrics in found.items():
+    table = Table("split", "metric", "value", "95 % interval")
+    for name, metrics in found.metrics.items():
         for metric, value in metrics.items():
-            table.add_row(name, metric, f"{value:.4f}")
+            interval = found.intervals[name].get(metric)
+            ends = "" if interval is None else f"[{interval[0]:.4f}, {interval[1]:.4f}]"
+            table.add_row(name, metric, f"{value:.4f}", ends)
     Console(highlight=False).print(table)

@@ -15,7 +15,7 @@ from ziplm.errors import UsageError
 from ziplm.options.targets import Target
 from ziplm.pipelines.values import Samples, Start, token_weights
 from ziplm.runs.folder import TENSORS, Format, Run
-from ziplm.stages.calibrate import gather_fisher, gather_inputs
+from ziplm.stages.calibrate import gather_fisher, gather_statistics
 from ziplm.stages.choices import Choices, Priors
 from ziplm.stages.costs import branch_costs
 from ziplm.stages.fisher import Fisher
@@ -60,10 +60,11 @@ def checked_table(table: LatencyTable, start: Start) -> LatencyTable:
     architecture = start.architecture
     for branch in start.remaining_branches(start.dense):
         largest = max(table.curves[branch.kind].sizes) if branch.kind in table.curves else 0
-        dense = architecture.dense_groups(start.dense, branch.kind)
-        if dense != largest:
+        dense_groups = architecture.dense_groups(start.dense, branch.kind)
+        if dense_groups != largest:
             raise UsageError(
-                f"the latency table is of a model with {largest} groups of {branch.kind}, not {dense}",
+                f"the latency table was measured on a model with {largest} {branch.kind} groups, "
+                f"this one has {dense_groups}",
                 "give one of this model, or none to measure here",
             )
     return table
@@ -72,24 +73,24 @@ def checked_table(table: LatencyTable, start: Start) -> LatencyTable:
 def make_choices(
     start: Start, current: PreTrainedModel, table: LatencyTable, priors: Mapping[str, Priors] | None = None
 ) -> Choices:
-    """Return the levels of the current model with their costs; without priors, to see what is reachable."""
+    """Return the choices of a model: its levels, costs and priors. Without priors, nothing can be solved."""
     levels = branch_levels(start.architecture, current, start.options.round_to)
     costs = branch_costs(start.architecture, current, levels, start.options.setting)
-    dense = start.architecture.branches(start.dense)
-    return Choices(levels, priors or {}, table, costs, start.options.uniform, dense)
+    dense_branches = start.architecture.branches(start.dense)
+    return Choices(levels, priors or {}, table, costs, start.options.uniform, dense_branches)
 
 
-def require_reachable(reach: Choices, targets: Sequence[Target]) -> None:
+def require_reachable(dense_choices: Choices, targets: Sequence[Target]) -> None:
     """Raise UnreachableTarget before the long work if a target is out of reach.
 
-    The limits of a target without a known speed are checked as well.
+    Recover targets have no speed yet; only their limits are checked.
     """
     for target in targets:
-        reach.require_reachable(reach.budgets(target), f"target {target.name}")
+        dense_choices.require_reachable(dense_choices.budgets(target), f"target {target.name}")
 
 
 def calibrate(start: Start, current: PreTrainedModel, samples: Samples, seed: int, run: Run) -> Fisher | None:
-    """Return the fisher of the current model, None without gradients; processes share the batches."""
+    """Return the fisher of the current model; None if gradients are off. All processes share the batches."""
     if not start.options.gradients:
         return None
 
@@ -112,7 +113,11 @@ def calibrate(start: Start, current: PreTrainedModel, samples: Samples, seed: in
 def prune(
     start: Start, current: PreTrainedModel, samples: Samples, fisher: Fisher | None, run: Run
 ) -> StoredTraces:
-    """Return a trace for every branch; processes share the batches, then the branches, and then meet."""
+    """Return a trace for every branch; processes share the batches, then the branches, and then meet.
+
+    Traces and priors do not pass through `Run.stored`: each process writes those of its own branches one by
+    one, so that a killed run keeps them and no process holds all of them in memory.
+    """
 
     def is_pruned(branch: Branch) -> bool:
         return run.trace_file(branch.name).exists() and run.priors_file(branch.name).exists()
@@ -134,37 +139,37 @@ def _prune_chunk(
     branches: Sequence[Branch],
     run: Run,
 ) -> None:
-    """Gather the inputs of some branches in one pass, prune these branches, and drop the inputs."""
+    """Gather the statistics of some branches in one pass, prune these branches, and drop the statistics."""
     options = start.options
     weights = {branch.name: token_weights(fisher, branch, samples) for branch in branches}
     with run.stage("calibrate", "calibrate: inputs") as advance:
-        inputs = gather_inputs(
+        gathered = gather_statistics(
             current,
             start.task,
             samples.calibration,
             branches,
-            {name: own for name, (own, _) in weights.items()},
+            {name: of_tokens for name, (of_tokens, _) in weights.items()},
             batch_size=options.calibration_batch_size,
             progress=advance,
             workers=run.workers,
         )
-    # Sorted by size, so that each process gets some of the large ones.
+    # The widest first, so that the processes get about the same work.
     own = run.workers.share(sorted(branches, key=lambda branch: branch.columns, reverse=True))
-    inputs = {branch.name: inputs[branch.name] for branch in own}
+    gathered = {branch.name: gathered[branch.name] for branch in own}
     with run.stage("prune") as advance:
         for number, branch in enumerate(own):
-            given = inputs.pop(branch.name)
+            statistics = gathered.pop(branch.name)
             trace = prune_branch(
                 current,
                 branch,
-                given,
+                statistics,
                 fisher,
                 weights[branch.name][1],
                 centred=options.centred,
                 method=options.selection,
                 update=options.update,
             )
-            priors = branch_priors(current, branch, given, fisher, trace)
+            priors = branch_priors(current, branch, statistics, fisher, trace)
             TENSORS.write(run.priors_file(branch.name), priors)
             run.trace_file(branch.name).parent.mkdir(parents=True, exist_ok=True)
             trace.save(run.trace_file(branch.name))
@@ -185,7 +190,7 @@ def gather_priors(
             return exact_priors(
                 current,
                 start.task,
-                samples.unseen,
+                samples.not_calibrated,
                 branches,
                 traces,
                 batch_size=start.options.calibration_batch_size,

@@ -10,8 +10,8 @@ from ziplm.errors import UsageError
 from ziplm.options.setting import Setting
 from ziplm.options.source import Source
 from ziplm.runs.progress import Reporter, Silent
-from ziplm.stages.evaluate import evaluate_split
-from ziplm.stages.workload import environment_of
+from ziplm.stages.evaluate import Evaluation, predict_split
+from ziplm.stages.workload import require_device
 from ziplm.tasks import Task, make_task
 
 
@@ -33,8 +33,8 @@ def evaluate_checkpoint(
     batch_size: int = 32,
     device: str = "cpu",
     reporter: Reporter | None = None,
-) -> dict[str, dict[str, float]]:
-    """Return the metrics of a checkpoint on each evaluation split; see `ziplm.evaluate`."""
+) -> Evaluation:
+    """Return the metrics of a checkpoint, with intervals, on each evaluation split; see `ziplm.evaluate`."""
     reporter = reporter or Silent()
     loaded = _load(checkpoint, task, task_settings or {}, device)
     length = min(max_length, loaded.model.config.max_position_embeddings)
@@ -42,10 +42,10 @@ def evaluate_checkpoint(
     if not splits.evaluation:
         raise UsageError("there is nothing to evaluate on", "give --validation-file")
     reference = None if dense is None else loaded.task.load_model(dense)
-    metrics = {}
+    predictions = {}
     for name, features in splits.evaluation.items():
         with reporter.stage(f"evaluate: {name}") as advance:
-            metrics[name] = evaluate_split(
+            predictions[name] = predict_split(
                 loaded.model,
                 loaded.task,
                 features,
@@ -53,7 +53,7 @@ def evaluate_checkpoint(
                 batch_size=batch_size,
                 progress=advance,
             )
-    return metrics
+    return Evaluation.of(loaded.task, predictions)
 
 
 def write_predictions(
@@ -69,7 +69,7 @@ def write_predictions(
     """Write the predictions of a checkpoint in the format of the GLUE server.
 
     Raises:
-        UsageError: if the task is none of GLUE.
+        UsageError: if the task is not one of GLUE's.
     """
     loaded = _load(checkpoint, task, task_settings or {}, device)
     if not hasattr(loaded.task, "write_predictions"):
@@ -82,7 +82,7 @@ def write_predictions(
 
 def _load(checkpoint: str, task: str, task_settings: dict[str, Any], device: str) -> _Loaded:
     made = make_task(task, **task_settings)
-    environment_of(Setting(device=device), None)  # raises UsageError if there is no such device
+    require_device(Setting(device=device))
     model = made.load_model(checkpoint)
     model.to(device)  # type: ignore[arg-type]  # a decorator hides self
     return _Loaded(made, model, made.load_tokenizer(checkpoint))

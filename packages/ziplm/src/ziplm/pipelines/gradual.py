@@ -8,13 +8,11 @@ import copy
 import math
 import shutil
 import zlib
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from latency_profiler import LatencyTable
 from token_distill import DistillationLoss
 from transformers import PreTrainedModel
 
@@ -23,11 +21,11 @@ from ziplm.errors import UsageError, one_line
 from ziplm.files import write_json
 from ziplm.options.options import Options
 from ziplm.options.targets import Target
+from ziplm.options.toml import load_options
 from ziplm.options.training import TrainingOptions
-from ziplm.pipelines import common_steps as common
-from ziplm.pipelines import target_steps as each
+from ziplm.pipelines import common_steps, target_steps
 from ziplm.pipelines.loading import draw_samples, load_member, load_start
-from ziplm.pipelines.oneshot import build_candidate, prune_model
+from ziplm.pipelines.oneshot import build_shrunk, finish, prune_model
 from ziplm.pipelines.values import Start
 from ziplm.results.family import DENSE_TRAINING, family_report
 from ziplm.runs.folder import Run
@@ -36,62 +34,69 @@ from ziplm.stages.choices import SECONDS, Choices
 from ziplm.stages.finetune import check_training, finetune
 
 
-def compress_gradually(options: Options, targets: Sequence[Target], run: Run) -> None:
+def compress_gradually(options: Options, run: Run) -> None:
     """Make all targets that are not finished yet, each from the one before, and report on the whole family.
 
-    The traces of a step and the checkpoints of its training take several times a model's size. They are
-    deleted when the step's member is finished.
+    The targets are those that the run has saved: the ones of earlier commands lie on the way. The traces of a
+    target and the checkpoints of its training take several times a model's size. They are deleted when its
+    member is finished.
     """
+    targets = load_options(run.options_file).targets()
     if any(target.kind == "recover" for target in targets):
         raise UsageError("gradual compression cannot aim at a share of the metric", "give --speedup")
     training = training_options(options, run.workers)
     start = load_start(options, run)
-    table = common.profile(start, run)
-    reach = common.make_choices(start, start.dense, table)
-    common.require_reachable(reach, targets)
+    table = common_steps.profile(start, run)
+    dense_choices = common_steps.make_choices(start, start.dense, table)
+    common_steps.require_reachable(dense_choices, targets)
     check_training(start.dense, start.task, start.splits.train, training, distillation(start))
-    targets = sorted(targets, key=lambda target: -reach.budgets(target).get(SECONDS, math.inf))
+    # The slowest first; targets with limits alone come before all others.
+    targets.sort(key=lambda target: -dense_choices.budgets(target).get(SECONDS, math.inf))
     start = train_dense(start, training, run)
     current, previous = start.dense, "dense"
     for target in targets:
-        step = run.step(f"{target.name}-from-{previous}")
+        target_run = run.for_target(f"{target.name}-from-{previous}")
         folder = run.member_folder(target.name)
         if run.workers.missing(folder / "metrics.json"):
             run.reporter.note(f"target {target.name}, from {previous}")
-            make_step(start, reach, table, current, previous, target, step)
-        run.workers.first(partial(_drop_intermediate_results, step, target.name))
+            seeded = replace(training, seed=_seed_of(options.seed, previous, target))
+            make_member(start, dense_choices, current, target, seeded, target_run)
+        run.workers.first(partial(_drop_intermediate_results, target_run, target.name))
         current, previous = load_member(start, folder), target.name
     report = family_report(run, targets)
     run.workers.first(lambda: write_json(run.family_file, report))
 
 
-def make_step(
+def _seed_of(seed: int, previous: str, target: Target) -> int:
+    """Return the seed of a target, which depends on where it starts from: each one draws other samples."""
+    offset = zlib.crc32(f"{previous} {target.name}".encode()) % 2**16
+    return (seed + offset) % 2**30
+
+
+def make_member(
     start: Start,
-    reach: Choices,
-    table: LatencyTable,
+    dense_choices: Choices,
     current: PreTrainedModel,
-    previous: str,
     target: Target,
+    training: TrainingOptions,
     run: Run,
 ) -> None:
-    """Prune the current model to a target, fine-tune it, and save the member."""
-    # The seed depends on both ends of the step, so that each step draws other samples than the one before.
-    place = zlib.crc32(f"{previous} {target.name}".encode()) % 2**16
-    seed = (start.options.seed + place) % 2**30
-    samples = draw_samples(start.splits.train, start.options, start.task, seed)
-    pruned = prune_model(start, current, table, samples, seed, run)
-    train = partial(
-        distill, start, replace(training_options(start.options, run.workers), seed=seed), target, run
-    )
-    state = run.target_state(target.name)
-    candidate = build_candidate(start, reach, pruned, target, target, state, run, finetune=train)
-    each.save_member(start, candidate.model, candidate.report, run.member_folder(target.name), run)
+    """Prune the current model to a target, fine-tune it, and save the member.
+
+    The seed of the training is also that of the samples, the fisher and the search.
+    """
+    samples = draw_samples(start.splits.train, start.options, start.task, training.seed)
+    pruned = prune_model(start, current, dense_choices, samples, training.seed, run)
+    shrunk = build_shrunk(start, pruned, target, run.target_state(target.name), run)
+    summary = distill(start, shrunk.model, target, training, run)
+    candidate = finish(start, pruned, target, shrunk, run, summary)
+    target_steps.save_member(start, candidate.model, candidate.report, run.member_folder(target.name), run)
 
 
 def distill(
-    start: Start, training: TrainingOptions, target: Target, run: Run, small: PreTrainedModel
+    start: Start, small: PreTrainedModel, target: Target, training: TrainingOptions, run: Run
 ) -> dict[str, Any]:
-    """Fine-tune a shrunk model with the dense model as teacher; all processes train."""
+    """Fine-tune a shrunk model in place, with the dense model as teacher; all processes train."""
     loss = distillation(start)
     with run.stage("finetune", "fine-tune") as advance:
         summary = finetune(
@@ -124,11 +129,15 @@ def distillation(start: Start) -> DistillationLoss:
 
 
 def training_options(options: Options, workers: Workers = ALONE) -> TrainingOptions:
-    """Return the hyper-parameters of fine-tuning after each target; processes share each batch."""
+    """Return the hyper-parameters of fine-tuning after a target, with the batch size of one process.
+
+    Raises:
+        UsageError: if the batch size is not a multiple of the number of processes.
+    """
     if options.train_batch_size % workers.world:
         raise UsageError(
-            f"train_batch_size is {options.train_batch_size} with {workers.world} processes",
-            "give a multiple of their number: they share each batch",
+            f"train_batch_size {options.train_batch_size} cannot be shared by {workers.world} processes",
+            "give a multiple of their number",
         )
     return TrainingOptions(
         learning_rate=options.learning_rate,
@@ -166,9 +175,9 @@ def train_dense(start: Start, training: TrainingOptions, run: Run) -> Start:
     return replace(start, dense=load_member(start, run.dense_folder))
 
 
-def _drop_intermediate_results(step: Run, target: str) -> None:
-    shutil.rmtree(step.state / "traces", ignore_errors=True)
-    _drop_checkpoints(step.training_folder(target))
+def _drop_intermediate_results(target_run: Run, target: str) -> None:
+    shutil.rmtree(target_run.state / "traces", ignore_errors=True)
+    _drop_checkpoints(target_run.training_folder(target))
 
 
 def _drop_checkpoints(training: Path) -> None:

@@ -12,14 +12,14 @@ from ziplm.errors import UsageError
 from ziplm.options.options import Options
 from ziplm.pipelines.values import Samples, Start
 from ziplm.runs.folder import Run
-from ziplm.stages.workload import environment_of
+from ziplm.stages.workload import require_device
 from ziplm.tasks import Features, Splits, Task, make_task
 
-FEWEST = 8  # samples that each part of the calibration data must have, unless fewer are asked for
+FEWEST = 8  # smallest number of samples in each part of `Samples`, unless fewer are asked for
 
 
 def load_start(options: Options, run: Run) -> Start:
-    """Load the dense model, its task and data; raise ZipLMError before any long work if they do not fit."""
+    """Load the dense model, its task and data; raise ZipLMError before any long work if they do not match."""
     task = make_task(options.task, **options.task_settings)
     dense = _load_dense(options, task)
     tokenizer = task.load_tokenizer(options.model)
@@ -35,12 +35,12 @@ def _load_dense(options: Options, task: Task) -> PreTrainedModel:
     loading: dict[str, Any] = {"dtype": torch.float32}
     if options.attention:
         loading["attn_implementation"] = options.attention
-    environment_of(options.setting, options.attention)  # fails before anything is loaded
+    require_device(options.setting)  # before anything is loaded
     if options.trains_dense:
         model = task.load_pretrained(options.model, options.seed, **loading)
     else:
         model = task.load_model(options.model, **loading)
-    architecture_of(model)
+    architecture_of(model)  # raises UnsupportedModel
     model.to(options.device)  # type: ignore[arg-type]  # a decorator hides self
     return model.eval()
 
@@ -65,7 +65,7 @@ def _check(options: Options, task: Task, splits: Splits) -> None:
 
 
 def draw_samples(train: Sequence[Features], options: Options, task: Task, seed: int) -> Samples:
-    """Draw the calibration data from the training examples; no sample is in two parts."""
+    """Draw the samples for calibration, search and judging; no example is in two parts."""
     asked = options.calibration_samples or task.calibration_samples, options.search_samples
     wanted, other = asked
     if wanted + 2 * other > len(train):  # too few for all parts: calibration gets most

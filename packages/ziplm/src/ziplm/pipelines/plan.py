@@ -9,21 +9,21 @@ from latency_profiler import LatencyTable
 
 from ziplm.options.options import Options
 from ziplm.options.targets import Target
-from ziplm.pipelines import common_steps as common
+from ziplm.pipelines import common_steps
 from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.values import Start
 from ziplm.runs.folder import Run
 from ziplm.runs.opening import require_resumable, require_same
 from ziplm.runs.progress import Reporter
+from ziplm.stages.refit import MOST_SAMPLES
 from ziplm.stages.workload import random_tokens
 
-QUICK = 10.0  # seconds for a rough latency table
-FLOPS = 1e10  # of pruning in float64 on one core; a cautious guess
-BACKWARD = 3.0  # cost of a forward and backward pass, in forward passes
-TRAINING = 4  # memory of weights, gradients and the optimizer's two averages, in models
+ROUGH_TABLE_SECONDS = 10.0  # of measuring
+PRUNING_FLOPS = 1e10  # per second, in float64 on one core; a cautious guess
+BACKWARD_COST = 3.0  # of a forward and backward pass, in forward passes
+TRAINING_MEMORY = 4  # of weights, gradients and the optimizer's two averages, in models
 SEARCH_SHARE = 0.5  # cost of evaluating a candidate, in forward passes of the dense model
 MEASUREMENTS = 5  # of a target: three fit rounds, the final one, and a margin
-REFIT_SAMPLES = 1024
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ class _Facts:
     @property
     def to_prune(self) -> dict[str, int]:
         """Columns of the branches that have no trace yet."""
-        return {name: own for name, own in self.columns.items() if not self.run.trace_file(name).exists()}
+        traced = {name for name in self.columns if self.run.trace_file(name).exists()}
+        return {name: columns for name, columns in self.columns.items() if name not in traced}
 
 
 def plan(options: Options, reporter: Reporter) -> str:
@@ -67,19 +68,22 @@ def plan(options: Options, reporter: Reporter) -> str:
     targets = options.targets()
     start = load_start(options, run)
     table = _rough_table(start, run)
-    reach = common.make_choices(start, start.dense, table)
-    common.require_reachable(reach, [target for target in targets if target.kind != "recover"])
+    dense_choices = common_steps.make_choices(start, start.dense, table)
+    common_steps.require_reachable(dense_choices, targets)
     columns = {branch.name: branch.columns for branch in start.remaining_branches(start.dense)}
     facts = _Facts(start, run, targets, columns, _seconds_per_sample(start))
     samples = start.samples
-    used = [len(part) for part in (samples.calibration, samples.search, samples.judging)]
+    used = (
+        f"{len(samples.calibration)} to calibrate, {len(samples.search)} to search, "
+        f"{len(samples.judging)} to judge"
+    )
     parameters = sum(parameter.numel() for parameter in start.dense.parameters())
-    most, fixed = reach.largest_speedup, table.fixed / reach.dense_seconds
+    most, fixed = dense_choices.largest_speedup, table.fixed / dense_choices.dense_seconds
     done = {target.name for target in targets} - {target.name for target in facts.todo}
     names = ", ".join(target.name + (" (done)" if target.name in done else "") for target in targets)
     lines = [
         f"model: {parameters:,} parameters, {len(columns)} branches to prune",
-        f"data: {len(start.splits.train):,} examples; {' + '.join(map(str, used))} are used",
+        f"data: {len(start.splits.train):,} examples; {used}",
         f"reachable: up to {most:.1f}x; {fixed:.0%} of the time is outside of what can be pruned",
         f"targets: {names}",
         *_time_lines(facts),
@@ -92,11 +96,11 @@ def plan(options: Options, reporter: Reporter) -> str:
 def _rough_table(start: Start, run: Run) -> LatencyTable:
     """Return the run's own table, a given one, or a rough one that is not kept."""
     if run.latency_file.exists():
-        return common.checked_table(LatencyTable.load(run.latency_file), start)
+        return common_steps.checked_table(LatencyTable.load(run.latency_file), start)
     if start.options.latency_table is not None:
-        return common.checked_table(LatencyTable.load(start.options.latency_table), start)
+        return common_steps.checked_table(LatencyTable.load(start.options.latency_table), start)
     with run.reporter.stage("measuring roughly") as advance:
-        return common.measured_table(start, QUICK, advance)
+        return common_steps.measured_table(start, ROUGH_TABLE_SECONDS, advance)
 
 
 def _time_lines(facts: _Facts) -> list[str]:
@@ -105,33 +109,33 @@ def _time_lines(facts: _Facts) -> list[str]:
         per_target |= {stage: once.pop(stage) for stage in ("calibrate", "prune")}
     todo = len(facts.todo)
     return [
-        "about this many seconds, one stage after the other:",
+        "estimated seconds:",
         *(f"  {stage}: {value:.0f}" + (" (done)" if not value else "") for stage, value in once.items()),
         *(f"  {stage}: {value:.0f} for each of {todo} targets" for stage, value in per_target.items()),
-        f"  together: {sum(once.values()) + todo * sum(per_target.values()):.0f}",
+        f"  total: {sum(once.values()) + todo * sum(per_target.values()):.0f}",
     ]
 
 
 def _seconds_once(facts: _Facts) -> dict[str, float]:
     """Estimate the seconds of the stages that all targets share."""
     options = facts.start.options
-    passes = (BACKWARD if options.gradients else 0.0) + 1
+    passes = (BACKWARD_COST if options.gradients else 0.0) + 1
     seconds: dict[str, float] = {}
     if not options.latency_table:
         seconds["profile"] = 0.0 if facts.run.latency_file.exists() else options.profile_seconds
     calibration = len(facts.start.samples.calibration)
     seconds["calibrate"] = passes * calibration * facts.forward if facts.to_prune else 0.0
-    seconds["prune"] = sum(4 * columns**3 for columns in facts.to_prune.values()) / FLOPS
+    seconds["prune"] = sum(4 * columns**3 for columns in facts.to_prune.values()) / PRUNING_FLOPS
     if options.trains_dense:
         seen = _examples_seen(facts, options.dense_epochs, options.dense_steps)
-        seconds["fine-tune the dense model"] = BACKWARD * seen * facts.forward
+        seconds["fine-tune the dense model"] = BACKWARD_COST * seen * facts.forward
     return seconds
 
 
 def _seconds_per_target(facts: _Facts) -> dict[str, float]:
     """Estimate the seconds of the stages of one target."""
     options, start = facts.start.options, facts.start
-    refitted = min(len(start.samples.calibration), REFIT_SAMPLES) if options.refit else 0
+    refitted = min(len(start.samples.calibration), MOST_SAMPLES) if options.refit else 0
     seconds = {
         "search": options.evaluations * len(start.samples.search) * facts.forward * SEARCH_SHARE,
         "fit and measure": 0.0 if options.latency_table else MEASUREMENTS * options.measure_seconds,
@@ -140,7 +144,7 @@ def _seconds_per_target(facts: _Facts) -> dict[str, float]:
     }
     if options.mode == "gradual":
         seen = _examples_seen(facts, options.epochs_per_step, options.steps_per_target)
-        seconds["fine-tune"] = (BACKWARD + 1) * seen * facts.forward  # and the teacher's forward pass
+        seconds["fine-tune"] = (BACKWARD_COST + 1) * seen * facts.forward  # and the teacher's forward pass
     return seconds
 
 
@@ -168,7 +172,7 @@ def _memory(facts: _Facts) -> float:
     memory = 2 * _model_bytes(facts) + moments + 4 * max(hessians, default=0)
     memory += 2 * max(_trace_bytes(facts), default=0)
     if facts.start.options.mode == "gradual":
-        memory += TRAINING * _model_bytes(facts)
+        memory += TRAINING_MEMORY * _model_bytes(facts)
     return memory
 
 
@@ -176,7 +180,7 @@ def _disk(facts: _Facts) -> float:
     """Estimate the size of the run folder, in bytes."""
     disk = sum(_trace_bytes(facts)) + len(facts.targets) * _model_bytes(facts)
     if facts.start.options.mode == "gradual":
-        disk += 2 * TRAINING * _model_bytes(facts)  # two checkpoints of a training
+        disk += 2 * TRAINING_MEMORY * _model_bytes(facts)  # two checkpoints of a training
     return disk
 
 

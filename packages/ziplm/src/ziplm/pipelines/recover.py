@@ -1,24 +1,44 @@
 """`--recover`: the fastest model that keeps a share of the dense model's metric.
 
-A bisection with unfinished models suggests a speedup. A few finished models around it decide.
+A bisection suggests a speedup, with models that are shrunk but neither fitted nor refitted. A few finished
+models around that speedup decide.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 from spdy_search import InfeasibleBudget
+from transformers import PreTrainedModel
 
 from ziplm.errors import UnreachableTarget
 from ziplm.options.targets import Target
 from ziplm.stages.choices import Choices
 
 STEPS = 7  # of the bisection: on a logarithmic scale, the range shrinks to a hundredth
-ATTEMPTS, STEP_BACK = 4, 0.9  # number of finished models tried, and the ratio of their speedups
+ATTEMPTS, RATIO = 4, 0.9  # number of finished models tried, and the ratio of their speedups
 SLOWEST = 1.01  # the smallest speedup that is tried
 
-C = TypeVar("C", bound=Any)
-"""A candidate: a model with its report."""
+
+class Candidate(NamedTuple):
+    """A finished model with its report, which becomes metrics.json."""
+
+    model: PreTrainedModel
+    report: dict[str, Any]
+
+
+class Guess(NamedTuple):
+    """The result of the bisection.
+
+    Attributes:
+        speedup: the largest speedup that seems to keep the share.
+        wanted: the metric to keep.
+        steps: the speedups and metrics that led there.
+    """
+
+    speedup: float
+    wanted: float
+    steps: list[dict[str, float]]
 
 
 def bisect_speedup(
@@ -29,7 +49,7 @@ def bisect_speedup(
     greater_is_better: bool,
     loss: Callable[[Sequence[int]], float],
     metric_of: Callable[[list[int], float], float],
-) -> dict[str, Any]:
+) -> Guess:
     """Bisect the speedup, with one solve of each prior and one evaluation of the metric per step.
 
     Args:
@@ -39,10 +59,10 @@ def bisect_speedup(
         dense_metric: main metric of the dense model.
         greater_is_better: direction of the metric.
         loss: loss with these numbers of groups removed.
-        metric_of: main metric with these numbers of groups removed, for a speedup.
+        metric_of: main metric with these numbers of groups removed; the speedup is for the progress text.
 
-    Returns:
-        "speedup"; "wanted", the metric to keep; and "steps", the speedups and metrics that led there.
+    Raises:
+        UnreachableTarget: if a speedup and the limits of the target cannot be met together.
     """
     wanted = dense_metric * target.value if greater_is_better else dense_metric / target.value
     low, high = 1.0, choices.largest_speedup
@@ -53,18 +73,21 @@ def bisect_speedup(
         try:
             candidates = [choices.solve(name, budgets) for name in prior_names]
         except InfeasibleBudget as error:
-            raise UnreachableTarget(f"not all budgets can be kept: {error}", "ask for less") from error
+            raise UnreachableTarget(f"the limits cannot be met: {error}", "loosen a limit") from error
         best = min((choices.removed(levels) for levels in candidates), key=loss)
         metric = metric_of(best, speedup)
         steps.append({"speedup": speedup, "metric": metric})
         good = _is_good(metric, wanted, greater_is_better)
         low, high = (speedup, high) if good else (low, speedup)
-    return {"speedup": max(low, SLOWEST), "wanted": wanted, "steps": steps}
+    return Guess(max(low, SLOWEST), wanted, steps)
 
 
 def fastest_that_recovers(
-    guess: dict[str, Any], largest_speedup: float, greater_is_better: bool, build: Callable[[int, float], C]
-) -> C:
+    guess: Guess,
+    largest_speedup: float,
+    greater_is_better: bool,
+    build: Callable[[int, float], Candidate],
+) -> Candidate:
     """Return the fastest candidate that keeps the share; if none does, the slowest one that was tried.
 
     Args:
@@ -77,23 +100,25 @@ def fastest_that_recovers(
         The candidate; its report has gained "recover", with the metric wanted and whether it is kept.
     """
 
-    def attempt(number: int, speedup: float) -> C:
+    def attempt(number: int, speedup: float) -> Candidate:
         candidate = build(number, speedup)
         metric = candidate.report["metric"]["compressed"]
-        kept = _is_good(metric, guess["wanted"], greater_is_better)
-        candidate.report["recover"] = {"wanted": guess["wanted"], "kept": kept}
+        kept = _is_good(metric, guess.wanted, greater_is_better)
+        candidate.report["recover"] = {"wanted": guess.wanted, "kept": kept}
         return candidate
 
-    first = attempt(0, guess["speedup"])
+    first = attempt(0, guess.speedup)
     if _is_kept(first):
-        return _go_faster(attempt, first, guess["speedup"], STEP_BACK * largest_speedup)
-    return _go_slower(attempt, first, guess["speedup"])
+        return _go_faster(attempt, first, guess.speedup, RATIO * largest_speedup)
+    return _go_slower(attempt, first, guess.speedup)
 
 
-def _go_faster(attempt: Callable[[int, float], C], best: C, speedup: float, fastest: float) -> C:
+def _go_faster(
+    attempt: Callable[[int, float], Candidate], best: Candidate, speedup: float, fastest: float
+) -> Candidate:
     """Try higher speedups for as long as the share is kept."""
     for number in range(1, ATTEMPTS):
-        speedup /= STEP_BACK
+        speedup /= RATIO
         if speedup > fastest:
             break
         candidate = attempt(number, speedup)
@@ -103,17 +128,17 @@ def _go_faster(attempt: Callable[[int, float], C], best: C, speedup: float, fast
     return best
 
 
-def _go_slower(attempt: Callable[[int, float], C], candidate: C, speedup: float) -> C:
+def _go_slower(attempt: Callable[[int, float], Candidate], candidate: Candidate, speedup: float) -> Candidate:
     """Try lower speedups until the share is kept."""
     for number in range(1, ATTEMPTS):
         if _is_kept(candidate) or speedup <= SLOWEST:
             break
-        speedup = max(SLOWEST, STEP_BACK * speedup)
+        speedup = max(SLOWEST, RATIO * speedup)
         candidate = attempt(number, speedup)
     return candidate
 
 
-def _is_kept(candidate: Any) -> bool:
+def _is_kept(candidate: Candidate) -> bool:
     return bool(candidate.report["recover"]["kept"])
 
 

@@ -3,60 +3,82 @@
 import platform
 import shlex
 import sys
+from dataclasses import asdict
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import transformers
 from transformers import PreTrainedModel
 
 from ziplm.options.targets import Target
-from ziplm.pipelines.values import Pruned, Start
+from ziplm.pipelines.values import Pruned, Refitted, Start
 from ziplm.runs.folder import Run
-from ziplm.stages.evaluate import divergences
+from ziplm.stages.evaluate import Evaluation, divergences
+from ziplm.stages.fit import Fitted
 from ziplm.stages.search import Found
 from ziplm.tasks.heads import mean_divergence
 
-Metrics = dict[str, dict[str, float]]
-"""Metrics by name, for each evaluation split."""
+
+class Shrunk(NamedTuple):
+    """A shrunk model before its evaluation, and how it was made.
+
+    Attributes:
+        model: the model, which gradual runs train in place.
+        found: the result of the search.
+        fitted: the result of the fit.
+        refitted: the result of the refit; None without one.
+    """
+
+    model: PreTrainedModel
+    found: Found
+    fitted: Fitted
+    refitted: Refitted | None
 
 
 def report_of(
     start: Start,
     pruned: Pruned,
     target: Target,
-    small: PreTrainedModel,
-    found: Found,
-    fitted: dict[str, Any],
-    refitted: dict[str, Any] | None,
-    metrics: Metrics,
-    dense_metrics: Metrics,
+    shrunk: Shrunk,
+    compressed: Evaluation,
+    dense: Evaluation,
     run: Run,
 ) -> dict[str, Any]:
-    """Collect everything worth knowing about a member; processes share the batches of the divergence."""
+    """Return the report of a member. Its divergence from the dense model is computed here, by all."""
     choices = pruned.choices
-    sizes = choices.sizes(fitted["levels"])
+    fitted = shrunk.fitted
+    sizes = choices.sizes(fitted.levels)
     predicted = choices.table.predict(sizes)
-    from_dense = divergences(small, start.dense, start.task, start.samples.judging, run.workers)
+    differences = run.workers.first(lambda: compressed.differences(start.task, dense))
+    from_dense = divergences(shrunk.model, start.dense, start.task, start.samples.judging, run.workers)
     return {
         "target": {"name": target.name, "kind": target.kind, "value": target.value},
-        "measured": fitted["measured"],
+        "measured": None if fitted.measured is None else asdict(fitted.measured),
         "predicted": {"seconds": predicted, "speedup": choices.dense_seconds / predicted},
         "metric": {
             "name": start.task.metric,
-            "dense": start.main_metric(dense_metrics),
-            "compressed": start.main_metric(metrics),
+            "dense": start.main_metric(dense.metrics),
+            "compressed": start.main_metric(compressed.metrics),
             "greater_is_better": start.task.greater_is_better,
+            "dense_interval": start.main_interval(dense.intervals),
+            "interval": start.main_interval(compressed.intervals),
+            "difference_interval": start.main_interval(differences),
         },
-        "metrics": {"dense": dense_metrics, "compressed": metrics},
+        "metrics": {"dense": dense.metrics, "compressed": compressed.metrics},
+        "intervals": {
+            "dense": dense.intervals,
+            "compressed": compressed.intervals,
+            "difference": differences,
+        },
         "divergence": mean_divergence(from_dense),
         "sizes": sizes,
         "dense_sizes": {kind: start.architecture.dense_groups(start.dense, kind) for kind in sizes},  # type: ignore[arg-type]
-        "parameters": _parameters(start, small),
+        "parameters": _parameters(start, shrunk.model),
         "dense_parameters": _parameters(start, start.dense),
-        "search": found.to_dict(),
-        "fit": fitted["rounds"],
-        "refit": refitted,
+        "search": shrunk.found.to_dict(),
+        "fit": fitted.rounds,
+        "refit": None if shrunk.refitted is None else shrunk.refitted._asdict(),
         "environment": choices.table.environment.to_dict(),
         "versions": {
             "ziplm": version("ziplm"),

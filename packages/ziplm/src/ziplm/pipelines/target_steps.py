@@ -1,90 +1,86 @@
-"""Steps that are made for each target: search, fit, shrink, refit, evaluate, save.
+"""Steps that run for each target: search, fit, shrink, refit, evaluate, save.
 
 Each step runs a stage on the values of a run. It stores the result in the run folder, reports progress, and
 says which processes take part.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel
 
 from ziplm.architectures.checkpoint import save
 from ziplm.architectures.inspection import size_on_disk
 from ziplm.files import write_json
 from ziplm.options.targets import Target
-from ziplm.pipelines.recover import bisect_speedup
-from ziplm.pipelines.values import Pruned, Start, token_weights
-from ziplm.runs.folder import Run
-from ziplm.stages.evaluate import divergences, evaluate_split
-from ziplm.stages.fit import fit_levels
+from ziplm.pipelines.recover import Guess, bisect_speedup
+from ziplm.pipelines.values import Pruned, Refitted, Start, token_weights
+from ziplm.runs.folder import TENSORS, Run
+from ziplm.stages.choices import Levels
+from ziplm.stages.evaluate import Evaluation, divergences, predict_split
+from ziplm.stages.fit import Fitted, fit_levels
 from ziplm.stages.measure import Measured, measure
 from ziplm.stages.refit import refit, with_own_outputs
-from ziplm.stages.search import Found, find_levels
+from ziplm.stages.search import Found, Loss, find_levels
 from ziplm.stages.shrink import shrink
-from ziplm.stages.stitch import Evaluator, Stitcher
+from ziplm.stages.stitch import CandidateLoss, Stitcher
+from ziplm.tasks.base import Features, Predictions
 from ziplm.tasks.heads import is_clearly_lower, mean_divergence
 
-REFIT_SAMPLES = 1024
 
-
-def loss_on(start: Start, pruned: Pruned, stitcher: Stitcher, part: str, run: Run) -> Evaluator:
-    """Return the loss of candidates on one part of the samples; processes share the batches."""
-    return Evaluator(
+def loss_on(start: Start, features: Sequence[Features], stitcher: Stitcher, run: Run) -> CandidateLoss:
+    """Return the loss of candidates on some samples; processes share the batches."""
+    return CandidateLoss(
         stitcher,
         start.task,
-        getattr(pruned.samples, part),
+        features,
         loss=start.options.loss,
         batch_size=start.options.calibration_batch_size,
         workers=run.workers,
     )
 
 
-def search(start: Start, pruned: Pruned, budgets: Mapping[str, float], state: Path, run: Run) -> Found:
-    """Find levels within the budgets; the first process searches, all share the batches of each loss."""
+def search(start: Start, pruned: Pruned, aim: Target, state: Path, run: Run) -> Found:
+    """Find levels within the budgets of a target; the first process searches, all compute each loss."""
     options = start.options
 
     def make() -> dict[str, Any]:
         state.mkdir(parents=True, exist_ok=True)
         with run.stage("search") as advance:
             stitcher = Stitcher(pruned.current, pruned.traces)  # its caches are dropped before measuring
-            losses = [loss_on(start, pruned, stitcher, part, run) for part in ("search", "judging")]
-            find = partial(
-                find_levels,
-                pruned.choices,
-                budgets,
-                pruned.prior_names,
-                method=options.search,
-                evaluations=options.evaluations,
-                seed=pruned.seed,
-                checkpoint=state / "search.json",
-                progress=lambda done, best: advance(done, options.evaluations),
-            )
-            return run.workers.led(find, *losses).to_dict()
+            search_loss = loss_on(start, pruned.samples.search, stitcher, run)
+            judging_loss = loss_on(start, pruned.samples.judging, stitcher, run)
+
+            def find(loss: Loss, judge: Loss) -> Found:
+                return find_levels(
+                    pruned.choices,
+                    pruned.budgets(aim),
+                    pruned.prior_names,
+                    loss,
+                    judge,
+                    method=options.search,
+                    evaluations=options.evaluations,
+                    seed=pruned.seed,
+                    checkpoint=state / "search.json",
+                    progress=lambda done, best: advance(done, options.evaluations),
+                )
+
+            return run.workers.led(find, search_loss, judging_loss).to_dict()
 
     return Found.from_dict(run.stored(state / "found.json", make))
 
 
-def fit(
-    start: Start,
-    pruned: Pruned,
-    found: Found,
-    budgets: Mapping[str, float],
-    absolute: bool,
-    state: Path,
-    run: Run,
-) -> dict[str, Any]:
+def fit(start: Start, pruned: Pruned, found: Found, aim: Target, state: Path, run: Run) -> Fitted:
     """Correct the levels by measurements of the whole model; only the first process measures.
 
-    Returns:
-        "levels"; "rounds"; and "measured", the final measurement. With a latency table from elsewhere nothing
-        is measured.
+    With a latency table from elsewhere nothing is measured, and the levels stay.
     """
 
-    def measure_small(small: PreTrainedModel) -> Measured:
+    def measure_levels(levels: Levels) -> Measured:
+        small = shrink_to(pruned, levels)
         with run.stage("measure", "fit: measure") as advance:
             return measure(
                 start.dense,
@@ -96,39 +92,35 @@ def fit(
 
     def make() -> dict[str, Any]:
         if start.options.latency_table is not None:
-            return {"levels": list(found.levels), "rounds": [], "measured": None}
-        fit = partial(
+            return Fitted(found.levels, [], None).to_dict()
+        correct = partial(
             fit_levels,
-            pruned.current,
-            pruned.traces,
             pruned.choices,
             found.levels,
             found.prior,
-            budgets,
-            measure_small,
-            absolute=absolute,
+            pruned.budgets(aim),
+            measure_levels,
+            absolute=aim.kind == "latency",
         )
-        levels, rounds, final = run.workers.first(fit)
-        return {"levels": list(levels), "rounds": rounds, "measured": asdict(final)}
+        return run.workers.first(correct).to_dict()
 
-    fitted: dict[str, Any] = run.stored(state / "fitted.json", make)
-    return fitted
+    return Fitted.from_dict(run.stored(state / "fitted.json", make))
 
 
-def shrink_to(pruned: Pruned, levels: list[int]) -> PreTrainedModel:
+def shrink_to(pruned: Pruned, levels: Levels) -> PreTrainedModel:
     """Return the current model with its branches at these levels."""
     return shrink(pruned.current, pruned.choices.removed(levels), pruned.traces_in_order())
 
 
 def refit_if_better(
     start: Start, pruned: Pruned, small: PreTrainedModel, run: Run
-) -> tuple[PreTrainedModel, dict[str, Any] | None]:
-    """Refit the model; keep the result if it is clearly closer to the current model on unseen samples.
+) -> tuple[PreTrainedModel, Refitted | None]:
+    """Refit the model; keep the result if it is clearly closer to the current model on other samples.
 
     The first process refits and sends the weights to the others; all share the batches of the comparison.
 
     Returns:
-        The model that is kept, and a report; None without refit.
+        The model that is kept, and how the two compare; None without refit.
     """
     if not start.options.refit:
         return small, None
@@ -137,37 +129,36 @@ def refit_if_better(
         weights = {
             branch.name: token_weights(pruned.fisher, branch, pruned.samples)[0] for branch in branches
         }
+        # Not `Workers.first`, which would send the whole model as an object: only the weights are sent.
         if run.workers.rank == 0:
-            fitted = refit(
+            refitted = refit(
                 pruned.current,
                 small,
                 start.task,
                 pruned.samples.calibration,
                 weights,
-                most_samples=REFIT_SAMPLES,
                 batch_size=start.options.calibration_batch_size,
                 progress=advance,
             )
         else:
-            fitted = with_own_outputs(small)
-        run.workers.spread_weights(fitted)
+            refitted = with_own_outputs(small)
+        run.workers.spread_weights(refitted)
         before, after = (
-            divergences(model, pruned.current, start.task, pruned.samples.unseen, run.workers)
-            for model in (small, fitted)
+            divergences(model, pruned.current, start.task, pruned.samples.not_calibrated, run.workers)
+            for model in (small, refitted)
         )
     kept = is_clearly_lower(after, before)
-    report = {"before": mean_divergence(before), "after": mean_divergence(after), "kept": kept}
-    return (fitted if kept else small), report
+    return (refitted if kept else small), Refitted(mean_divergence(before), mean_divergence(after), kept)
 
 
-def evaluate(start: Start, model: PreTrainedModel, description: str, run: Run) -> dict[str, dict[str, float]]:
-    """Return the metrics on every evaluation split; only the first process evaluates."""
+def predict(start: Start, model: PreTrainedModel, description: str, run: Run) -> dict[str, Predictions]:
+    """Return the predictions on every evaluation split; only the first process evaluates."""
 
-    def make() -> dict[str, dict[str, float]]:
-        metrics = {}
+    def make() -> dict[str, Predictions]:
+        predictions = {}
         for name, features in start.splits.evaluation.items():
             with run.stage("evaluate", f"{description}: {name}") as advance:
-                metrics[name] = evaluate_split(
+                predictions[name] = predict_split(
                     model,
                     start.task,
                     features,
@@ -175,41 +166,67 @@ def evaluate(start: Start, model: PreTrainedModel, description: str, run: Run) -
                     batch_size=start.options.calibration_batch_size,
                     progress=advance,
                 )
-        return metrics
+        return predictions
 
     return run.workers.first(make)
 
 
-def evaluate_dense(start: Start, run: Run) -> dict[str, dict[str, float]]:
-    """Return the metrics of the dense model."""
-    metrics: dict[str, dict[str, float]] = run.stored(
-        run.dense_metrics_file, lambda: evaluate(start, start.dense, "evaluate dense", run)
-    )
-    return metrics
+def evaluate(start: Start, model: PreTrainedModel, description: str, run: Run) -> Evaluation:
+    """Return metrics with intervals on every evaluation split."""
+    predictions = predict(start, model, description, run)
+    return run.workers.first(lambda: Evaluation.of(start.task, predictions))
 
 
-def guess_speedup(start: Start, pruned: Pruned, target: Target, run: Run) -> dict[str, Any]:
+def evaluate_dense(start: Start, run: Run) -> Evaluation:
+    """Return metrics with intervals of the dense model.
+
+    Its predictions are stored, because every compressed model is compared with them example by example.
+    """
+
+    def make() -> dict[str, torch.Tensor]:
+        made = predict(start, start.dense, "evaluate dense", run)
+        return {
+            f"{split}/{name}": torch.from_numpy(made[split][name]) for split in made for name in made[split]
+        }
+
+    stored = run.stored(run.dense_predictions_file, make, TENSORS)
+    predictions: dict[str, Predictions] = {split: {} for split in start.splits.evaluation}
+    for key, values in stored.items():
+        split, _, name = key.rpartition("/")
+        predictions[split][name] = values.numpy()
+    found = run.workers.first(lambda: Evaluation.of(start.task, predictions))
+    run.stored(run.dense_metrics_file, lambda: found.metrics)
+    return found
+
+
+def guess_speedup(start: Start, pruned: Pruned, target: Target, run: Run) -> Guess:
     """Guess the largest speedup that keeps a share of the metric; see `bisect_speedup`.
 
-    The metric on the first evaluation split decides. For an unbiased figure, evaluate the result on other
-    data.
+    The metric on the first evaluation split decides, so that it is no unbiased figure afterwards: evaluate
+    the result on other data for one.
     """
 
     def make() -> dict[str, Any]:
         stitcher = Stitcher(pruned.current, pruned.traces)
-        loss = loss_on(start, pruned, stitcher, "search", run)
+        loss = loss_on(start, pruned.samples.search, stitcher, run)
 
         def metric_of(removed: list[int], speedup: float) -> float:
             small = shrink(pruned.current, removed, pruned.traces_in_order())
-            return start.main_metric(evaluate(start, small, f"recover: {speedup:.2f}x", run))
+            predictions = predict(start, small, f"recover: {speedup:.2f}x", run)
+            return start.main_metric({name: start.task.metrics_of(own) for name, own in predictions.items()})
 
-        dense = start.main_metric(evaluate_dense(start, run))
-        return bisect_speedup(
-            pruned.choices, pruned.prior_names, target, dense, start.task.greater_is_better, loss, metric_of
+        guess = bisect_speedup(
+            pruned.choices,
+            pruned.prior_names,
+            target,
+            start.main_metric(evaluate_dense(start, run).metrics),
+            start.task.greater_is_better,
+            loss,
+            metric_of,
         )
+        return guess._asdict()
 
-    guess: dict[str, Any] = run.stored(run.target_state(target.name) / "recover.json", make)
-    return guess
+    return Guess(**run.stored(run.target_state(target.name) / "recover.json", make))
 
 
 def save_member(start: Start, small: PreTrainedModel, report: dict[str, Any], folder: Path, run: Run) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -10,8 +10,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ziplm.architectures.base import Architecture, Branch
 from ziplm.architectures.registry import architecture_of
 from ziplm.options.options import Options
+from ziplm.options.targets import Target
 from ziplm.stages.choices import Choices
 from ziplm.stages.fisher import Fisher
+from ziplm.stages.intervals import Interval
 from ziplm.stages.traces import InOrder, StoredTraces
 from ziplm.tasks.base import Features, Splits, Task
 
@@ -21,9 +23,9 @@ class Samples:
     """Training examples in three disjoint parts.
 
     Attributes:
-        calibration: samples behind the fisher, the Hessians and the refit.
+        calibration: samples for the fisher, the Hessians and the refit.
         search: samples on which the search compares candidates.
-        judging: samples on which no decision of the search was made.
+        judging: samples that decide whether the results of the search and of the refit are kept.
     """
 
     calibration: list[Features]
@@ -31,8 +33,8 @@ class Samples:
     judging: list[Features]
 
     @property
-    def unseen(self) -> list[Features]:
-        """Samples that were not used for calibration."""
+    def not_calibrated(self) -> list[Features]:
+        """Samples that calibration did not use: those of the search and of the judge."""
         return [*self.search, *self.judging]
 
 
@@ -46,7 +48,7 @@ class Start:
         dense: the dense model, in float32 on its device; speedups refer to it.
         tokenizer: the model's tokenizer.
         splits: tokenised data.
-        samples: the calibration data of the dense model.
+        samples: training examples drawn for the dense model, in three parts.
     """
 
     options: Options
@@ -69,18 +71,23 @@ class Start:
         """Return the task's main metric on the first evaluation split."""
         return float(next(iter(metrics.values()))[self.task.metric])
 
+    def main_interval(self, intervals: Mapping[str, Mapping[str, Interval]]) -> Interval | None:
+        """Return the interval of the task's main metric on the first evaluation split, if it has one."""
+        return next(iter(intervals.values())).get(self.task.metric)
+
 
 @dataclass(frozen=True)
 class Pruned:
-    """The pruned current model, from which members of every size can be made.
+    """The current model with the traces of its branches, from which `shrink` makes models of any size.
 
     Attributes:
         current: the current model: the dense one in one-shot runs, the previous member in gradual ones.
-        samples: the calibration data.
+        samples: training examples drawn for the current model, in three parts.
         seed: seed of the samples, the fisher, the search and the training.
         fisher: the fisher; None without gradients.
         traces: a trace for each branch.
         choices: levels of all branches, with costs and priors.
+        dense_choices: the same for the dense model, without priors; the sparsity of a target refers to it.
         prior_names: the priors that the search tries.
     """
 
@@ -90,11 +97,24 @@ class Pruned:
     fisher: Fisher | None
     traces: StoredTraces
     choices: Choices
+    dense_choices: Choices
     prior_names: list[str]
 
     def traces_in_order(self) -> InOrder:
         """Return the traces in the order of the branches, as `shrink` takes them."""
-        return InOrder(self.traces, [own.branch.name for own in self.choices.levels])
+        return InOrder(self.traces, [levels.branch.name for levels in self.choices.levels])
+
+    def budgets(self, target: Target) -> dict[str, float]:
+        """Return the budgets of a target that is not of kind "recover", by name of the cost."""
+        return self.choices.budgets(target, self.dense_choices)
+
+
+class Refitted(NamedTuple):
+    """How a refit changed the mean divergence from the current model, and whether its result is kept."""
+
+    before: float
+    after: float
+    kept: bool
 
 
 def token_weights(fisher: Fisher | None, branch: Branch, samples: Samples) -> tuple[torch.Tensor | None, int]:

@@ -21,7 +21,7 @@ class Member:
     Attributes:
         target: name of the target, such as ``2x``.
         folder: the checkpoint, for `ziplm.load` or transformers.
-        metrics: the contents of metrics.json.
+        metrics: the report of the member, which is the contents of metrics.json.
     """
 
     target: str
@@ -42,7 +42,7 @@ class Member:
 
 @dataclass(frozen=True, repr=False)
 class Family(Sequence[Member]):
-    """The members that a run has made, the slowest first; a sequence.
+    """The members that a run has made, in the order of their targets; a sequence.
 
     Attributes:
         members: the members.
@@ -51,11 +51,11 @@ class Family(Sequence[Member]):
     members: tuple[Member, ...]
 
     @overload
-    def __getitem__(self, place: int) -> Member: ...
+    def __getitem__(self, index: int) -> Member: ...
     @overload
-    def __getitem__(self, place: slice) -> "Family": ...
-    def __getitem__(self, place: int | slice) -> "Member | Family":
-        return Family(self.members[place]) if isinstance(place, slice) else self.members[place]
+    def __getitem__(self, index: slice) -> "Family": ...
+    def __getitem__(self, index: int | slice) -> "Member | Family":
+        return Family(self.members[index]) if isinstance(index, slice) else self.members[index]
 
     def __len__(self) -> int:
         return len(self.members)
@@ -75,7 +75,7 @@ def read_family(run: Run, targets: Sequence[Target]) -> Family:
     """Read the finished targets of a run."""
     return Family(
         tuple(
-            Member(target.name, run.member_folder(target.name), run.metrics(target.name))
+            Member(target.name, run.member_folder(target.name), run.report(target.name))
             for target in targets
             if run.is_done(target.name)
         )
@@ -87,13 +87,13 @@ def family_report(run: Run, targets: Sequence[Target]) -> dict[str, Any]:
 
     The training of the dense model is included.
     """
-    reports = [run.metrics(target.name) for target in targets]
+    reports = [run.report(target.name) for target in targets]
     trainings = [report.get("training") or {} for report in reports]
     dense = run.dense_folder / DENSE_TRAINING
     if dense.is_file():
         trainings.insert(0, read_json(dense))
-    # Each target records the seconds up to its end. The run's own count also includes targets that were added
-    # in between, but may have been deleted with the state.
+    # Each report holds the seconds of the run up to then. The run's own count goes on for targets that were
+    # added later, but is lost if the state is deleted. Both only grow, so the largest is the right one.
     seconds = [math.fsum(spent.values()) for spent in (run.seconds, *(r["seconds"] for r in reports))]
     return {
         "targets": [target.name for target in targets],

@@ -38,12 +38,12 @@ def plot_run(folder: Path, output: Path | None = None, suffix: str = "png") -> l
         raise UsageError("figures need matplotlib", 'run: pip install "ziplm[plot]"') from None
     matplotlib.use("agg")
     run = Run(folder)
-    family = read_reports(folder)
+    reports = read_reports(folder)
     output = output or folder / "figures"
     figures: dict[str, Callable[[Axes], None]] = {
-        "metric": lambda axes: metric_figure(axes, family),
-        "speedup": lambda axes: speedup_figure(axes, family),
-        "sizes": lambda axes: sizes_figure(axes, family),
+        "metric": lambda axes: metric_figure(axes, reports),
+        "speedup": lambda axes: speedup_figure(axes, reports),
+        "sizes": lambda axes: sizes_figure(axes, reports),
         "latency": lambda axes: latency_figure(axes, LatencyTable.load(run.latency_file)),
         "search": lambda axes: search_figure(axes, run),
     }
@@ -52,59 +52,59 @@ def plot_run(folder: Path, output: Path | None = None, suffix: str = "png") -> l
 
 def read_reports(folder: Path) -> list[dict[str, Any]]:
     """Read metrics.json of all finished targets, the slowest first; raise BadRun if there is none."""
-    family = sorted((read_json(path) for path in folder.glob("*/metrics.json")), key=speedup_of)
-    if not family:
+    reports = sorted((read_json(path) for path in folder.glob("*/metrics.json")), key=speedup_of)
+    if not reports:
         raise BadRun(f"{folder} has no finished target", "finish one with ziplm compress first")
-    return family
+    return reports
 
 
-def metric_figure(axes: "Axes", family: Sequence[dict[str, Any]]) -> None:
+def metric_figure(axes: "Axes", reports: Sequence[dict[str, Any]]) -> None:
     """Draw the metric against the speedup, with the dense model's, 99 % of it, and the best fitting line."""
-    metric = family[0]["metric"]
+    metric = reports[0]["metric"]
     name, dense = metric["name"], metric["dense"]
-    speedups = [speedup_of(m) for m in family]
-    axes.plot(speedups, [m["metric"]["compressed"] for m in family], "o-", label="compressed")
+    speedups = [speedup_of(report) for report in reports]
+    axes.plot(speedups, [report["metric"]["compressed"] for report in reports], "o-", label="compressed")
     axes.axhline(dense, color="black", linewidth=1, label="dense")
     greater_is_better = metric.get("greater_is_better", name != "perplexity")  # reports of 0.1 lack it
     share = dense * RECOVERY if greater_is_better else dense / RECOVERY
-    axes.axhline(share, color="gray", linewidth=1, linestyle="--", label=f"{RECOVERY:.0%} of it")
-    if fit := fit_metric(family):
+    axes.axhline(share, color="gray", linewidth=1, linestyle="--", label=f"{RECOVERY:.0%} of dense")
+    if fit := fit_metric(reports):
         ends = [min(speedups), max(speedups)]
         axes.plot(ends, [fit.intercept + fit.slope * x for x in ends], ":", color="gray", label="linear fit")
     axes.set(xlabel="speedup", ylabel=name, title=f"{name} against speedup")
     axes.legend()
 
 
-def speedup_figure(axes: "Axes", family: Sequence[dict[str, Any]]) -> None:
+def speedup_figure(axes: "Axes", reports: Sequence[dict[str, Any]]) -> None:
     """Draw the measured against the predicted speedup, with intervals."""
-    measured = [m for m in family if m["measured"]]
+    measured = [report for report in reports if report["measured"]]
     axes.set(xlabel="predicted speedup", ylabel="measured speedup", title="predicted and measured speedup")
     if not measured:
         axes.text(0.5, 0.5, "nothing was measured", ha="center", transform=axes.transAxes)
         return
-    predicted = [m["predicted"]["speedup"] for m in measured]
-    speedups = [m["measured"]["speedup"] for m in measured]
-    below = [m["measured"]["speedup"] - m["measured"]["low"] for m in measured]
-    above = [m["measured"]["high"] - m["measured"]["speedup"] for m in measured]
+    predicted = [report["predicted"]["speedup"] for report in measured]
+    speedups = [report["measured"]["speedup"] for report in measured]
+    below = [report["measured"]["speedup"] - report["measured"]["low"] for report in measured]
+    above = [report["measured"]["high"] - report["measured"]["speedup"] for report in measured]
     axes.errorbar(predicted, speedups, yerr=[below, above], fmt="o", capsize=3)
     ends = [min(predicted + speedups), max(predicted + speedups)]
     axes.plot(ends, ends, color="gray", linewidth=1, linestyle="--")
 
 
-def sizes_figure(axes: "Axes", family: Sequence[dict[str, Any]]) -> None:
+def sizes_figure(axes: "Axes", reports: Sequence[dict[str, Any]]) -> None:
     """Draw the share of heads and of width that each layer keeps, one row for each target."""
-    kinds = list(family[0]["sizes"])
+    kinds = list(reports[0]["sizes"])
     rows = [
         [
-            size / metrics["dense_sizes"][kind]
-            for layer in zip(*metrics["sizes"].values(), strict=True)
+            size / report["dense_sizes"][kind]
+            for layer in zip(*report["sizes"].values(), strict=True)
             for kind, size in zip(kinds, layer, strict=True)
         ]
-        for metrics in family
+        for report in reports
     ]
     image = axes.imshow(rows, aspect="auto", vmin=0, vmax=1, cmap="viridis")
     axes.figure.colorbar(image, ax=axes, label="share kept")
-    axes.set_yticks(range(len(family)), [metrics["target"]["name"] for metrics in family])
+    axes.set_yticks(range(len(reports)), [report["target"]["name"] for report in reports])
     names = [f"{layer}{kind[0]}" for layer in range(len(rows[0]) // len(kinds)) for kind in kinds]
     axes.set_xticks(range(len(names)), names, rotation=90, fontsize="small")
     axes.set(xlabel="layer, attention (a) and FFN (f)", title="share of each branch that is kept")

@@ -35,26 +35,26 @@ class LinearFit:
         )
 
 
-def fit_metric(family: Sequence[dict[str, Any]]) -> LinearFit | None:
+def fit_metric(reports: Sequence[dict[str, Any]]) -> LinearFit | None:
     """Fit the main metric of finished targets to their speedups, measured if available, else predicted.
 
     Args:
-        family: the contents of each target's metrics.json. The dense model is not part of the fit.
+        reports: the report of each target, from its metrics.json. The dense model is not part of the fit.
 
     Returns:
         The fit; None with fewer than three targets.
     """
-    if len(family) < FEWEST:
+    if len(reports) < FEWEST:
         return None
-    speedups = np.array([speedup_of(metrics) for metrics in family])
-    found = np.array([metrics["metric"]["compressed"] for metrics in family])
+    speedups = np.array([speedup_of(report) for report in reports])
+    found = np.array([report["metric"]["compressed"] for report in reports])
     design = np.stack([np.ones_like(speedups), speedups], axis=1)  # (targets, 2)
     intercept, slope = np.linalg.lstsq(design, found)[0]
     residual = float(np.sqrt(np.mean((design @ [intercept, slope] - found) ** 2)))
-    name = family[0]["metric"]["name"]
-    return LinearFit(name, float(intercept), float(slope), residual, len(family))
+    name = reports[0]["metric"]["name"]
+    return LinearFit(name, float(intercept), float(slope), residual, len(reports))
 
 
-def speedup_of(metrics: dict[str, Any]) -> float:
+def speedup_of(report: dict[str, Any]) -> float:
     """Return the measured speedup of a target, or else the predicted one."""
-    return float((metrics["measured"] or metrics["predicted"])["speedup"])
+    return float((report["measured"] or report["predicted"])["speedup"])

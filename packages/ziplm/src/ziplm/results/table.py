@@ -1,6 +1,7 @@
 """The table of a family."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -8,24 +9,46 @@ from rich.table import Table
 from ziplm.results.family import Family, family_text
 
 
+class Signs(NamedTuple):
+    """Signs of the table."""
+
+    within: str
+    """Before the distance to the farther end of an interval."""
+    alike: str
+    """Mark of a metric that cannot be told apart from the dense model's."""
+
+
+SIGNS, ASCII_SIGNS = Signs("±", "≈"), Signs("+-", "~")
+
+
 def print_family(family: Family, console: Console) -> None:
     """Print one row for each member; below, the sizes of its layers, its folder, and what the family took."""
-    table = Table()
+    table = Table(show_edge=False, pad_edge=False)  # fits 80 columns without its edge
     metric = family[0].metrics["metric"]["name"] if family else "metric"
-    for heading in ("target", "speed", f"dense {metric}", "now", "layers' parameters", "disk"):
-        table.add_column(heading, justify="right", no_wrap=heading in ("target", "speed"))
+    for heading in ("target", "speed", f"dense {metric}", "compressed", "layers' parameters", "disk"):
+        longest_word = max(map(len, heading.split()))
+        table.add_column(
+            heading,
+            justify="right",
+            no_wrap=heading in ("target", "speed"),
+            min_width=min(longest_word, len("parameters")),
+        )
+    signs = ASCII_SIGNS if console.options.ascii_only else SIGNS
     for member in family:
         metrics = member.metrics
         left, dense = metrics["parameters"]["layers"], metrics["dense_parameters"]["layers"]
         table.add_row(
             member.target,
             speed_text(metrics),
-            f"{metrics['metric']['dense']:.4g}",
-            f"{metrics['metric']['compressed']:.4g}",
+            *metric_texts(metrics["metric"], signs),
             f"{left / 1e6:.2f}M ({left / dense:.0%})",
             f"{metrics['bytes_on_disk'] / 1e6:.0f} MB",
         )
     console.print(table)
+    if any(member.metrics["metric"].get("interval") for member in family):
+        console.print(
+            f"{signs.within}: 95 % interval; {signs.alike}: cannot be told apart from the dense model at 95 %"
+        )
     console.print(
         "heads/width kept in each layer (– where a branch is removed), and the folder of each model:"
     )
@@ -36,14 +59,41 @@ def print_family(family: Family, console: Console) -> None:
         console.print(took, markup=False, soft_wrap=True)
 
 
+def metric_texts(metric: dict[str, Any], signs: Signs = SIGNS) -> tuple[str, str]:
+    """Format the metric of the dense and of the compressed model, each with its interval if it has one.
+
+    The compressed model's is marked if the interval of the difference contains 0.
+    """
+    dense = value_text(metric["dense"], metric.get("dense_interval"), signs)
+    compressed = value_text(metric["compressed"], metric.get("interval"), signs)
+    difference = metric.get("difference_interval")
+    alike = difference is not None and difference[0] <= 0 <= difference[1]
+    return dense, f"{compressed} {signs.alike}" if alike else compressed
+
+
+def value_text(value: float, interval: Sequence[float] | None, signs: Signs = SIGNS) -> str:
+    """Format a value as ``0.8270 ±0.0061``, with the distance to the farther end of its interval."""
+    if interval is None:
+        return f"{value:.4g}"
+    distance = max(value - interval[0], interval[1] - value)
+    whole_digits = len(str(int(abs(value))))
+    if whole_digits > 4:
+        return f"{value:.4g} {signs.within}{distance:.2g}"
+    decimals = 4 if abs(value) < 1 else 4 - whole_digits
+    return f"{value:.{decimals}f} {signs.within}{distance:.{decimals}f}"
+
+
 def speed_text(metrics: dict[str, Any]) -> str:
-    """Format the measured speedup with its interval, or the predicted one if nothing was measured."""
+    """Format the measured speedup with its interval, or the predicted one if nothing was measured.
+
+    If a latency was asked for, it is a line of its own before.
+    """
     measured = metrics["measured"]
     if measured is None:
         return f"~{metrics['predicted']['speedup']:.2f}x predicted"
     text = f"{measured['speedup']:.2f}x [{measured['low']:.2f}, {measured['high']:.2f}]"
     if metrics["target"]["kind"] == "latency":
-        text = f"{measured['seconds'] * 1e3:.2f} ms, {text}"
+        text = f"{measured['seconds'] * 1e3:.2f} ms\n{text}"
     return text
 
 

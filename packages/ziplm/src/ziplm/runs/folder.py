@@ -4,7 +4,8 @@ ziplm-run.json         marks the folder as a run, with its format number
 config.toml            the options of the run
 latency.json           the latency table
 2x/, 4x/, …            one checkpoint for each target, with metrics.json
-state/                 intermediate results (fisher, traces, priors, searches), to resume from
+dense/, family.json    gradual runs: the fine-tuned dense model; what the whole family took
+state/                 intermediate results, to resume from: fisher, traces, priors, searches, trainings
 """
 
 import time
@@ -36,7 +37,8 @@ class Run:
         folder: the run folder.
         workers: the processes that share the run.
         reporter: receives progress.
-        state: folder of the intermediate results; None for the run's own. Each step of a gradual run has one.
+        state: folder of the intermediate results; None for the run's own. Targets of gradual runs have one
+            each.
     """
 
     def __init__(
@@ -55,16 +57,17 @@ class Run:
         self.family_file = self.folder / "family.json"
         self.dense_folder = self.folder / "dense"
         self.dense_metrics_file = self.folder / "state" / "dense-metrics.json"
+        self.dense_predictions_file = self.folder / "state" / "dense-predictions.safetensors"
         self.fisher_file = self.state / "fisher.safetensors"
         self._seconds_file = self.folder / "state" / "seconds.json"
 
-    def step(self, name: str) -> "Run":
-        """Return the same run with separate intermediate results, for one step of a gradual run."""
+    def for_target(self, name: str) -> "Run":
+        """Return the same run with separate intermediate results, for one target of a gradual run."""
         state = self.folder / "state" / "steps" / name
         return Run(self.folder, self.workers, self.reporter, state)
 
     def trace_file(self, branch: str) -> Path:
-        """Return the file of a branch's trace. It is written after the priors: if it exists, both do."""
+        """Return the file of a branch's trace, which is written after the branch's priors."""
         return self.state / "traces" / f"{branch}.safetensors"
 
     def priors_file(self, branch: str) -> Path:
@@ -87,11 +90,11 @@ class Run:
         """Return whether a target is finished."""
         return (self.member_folder(target) / "metrics.json").is_file()
 
-    def metrics(self, target: str) -> dict[str, Any]:
-        """Read metrics.json of a finished target."""
-        metrics = read_json(self.member_folder(target) / "metrics.json")
-        assert isinstance(metrics, dict)
-        return metrics
+    def report(self, target: str) -> dict[str, Any]:
+        """Read the report of a finished target, its metrics.json."""
+        report = read_json(self.member_folder(target) / "metrics.json")
+        assert isinstance(report, dict)
+        return report
 
     @property
     def seconds(self) -> dict[str, float]:

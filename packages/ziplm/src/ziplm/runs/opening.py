@@ -78,7 +78,7 @@ def require_resumable(run: Run) -> None:
 
 
 def _is_ours(run: Run) -> bool:
-    """Return whether a folder without options is empty, or was left by a run killed before it had any."""
+    """Return whether the folder is empty, or left by a run that was killed before it saved its options."""
     ours = ("state", run.marker_file.name)
     return all(path.name in ours or LEFTOVER.fullmatch(path.name) for path in run.folder.iterdir())
 
@@ -91,7 +91,7 @@ def _remove_leftovers(run: Run) -> None:
 
 
 def _has_results(run: Run) -> bool:
-    """Return whether any result depends on the options; a first command may have failed before that."""
+    """Return whether the run has results; a command that failed early leaves only its options."""
     return run.latency_file.exists() or any(path.name != "lock" for path in run.state.glob("*"))
 
 

@@ -15,7 +15,7 @@ class Reporter(Protocol):
     """Receives the progress of a run."""
 
     def stage(self, description: str) -> AbstractContextManager[Advance]:
-        """Open a stage for the duration of a with statement, which gets a function to report progress to."""
+        """Return a context manager for one stage; entering it gives a function to report progress to."""
 
     def note(self, text: str) -> None:
         """Show one line of text."""

@@ -1,8 +1,8 @@
 """The processes of a torchrun that share a run; with a single process, everything here is a no-op.
 
-All processes execute the same stages with the same values. They part in `share` and `owns`, where each takes
-some of the work, and in `first`, where only the first process works (to measure, write or decide). They meet
-again in `joined`, `wait`, `add_up`, `spread_weights`, and at the end of `first` and `led`.
+All processes execute the same stages with the same values. In `share` and `owns` each takes some of the work;
+in `first` only the first process works (to measure, write or decide). They wait for each other in `gathered`,
+`wait`, `add_up` and `spread_weights`, and at the end of `first` and `led`.
 """
 
 import atexit
@@ -29,7 +29,7 @@ T = TypeVar("T")
 class _Call:
     """A message of the first process: call this function together with me."""
 
-    place: int
+    function_index: int
     argument: Any
 
 
@@ -75,9 +75,9 @@ class Workers:
         """Return the items that this process handles."""
         return list(islice(items, self.rank, None, self.world))
 
-    def joined(self, own: Sequence[T]) -> list[T]:
+    def gathered(self, own: Sequence[T]) -> list[T]:
         """Gather the results that all processes made from their shares, in the order of the items."""
-        self._require_all("joined")
+        self._require_all("gathered")
         if self.world == 1:
             return list(own)
         import torch.distributed as dist
@@ -90,7 +90,7 @@ class Workers:
         """Wait until all processes are here."""
         self._require_all("wait")
         if self.world > 1:
-            self.joined([])
+            self.gathered([])
 
     def add_up(self, moments: "Moments") -> None:
         """Replace each process's moments by those over the data of all processes."""
@@ -127,7 +127,10 @@ class Workers:
         return self.first(lambda: not path.exists())
 
     def led(self, lead: Callable[..., T], *functions: Callable[[Any], Any]) -> T:
-        """Call `lead(*functions)` in the first process; all processes take part in each call of a function.
+        """Call `lead(*functions)` in the first process only, and return its result in all of them.
+
+        Whenever `lead` calls one of the functions, all processes call it with the same argument. The search
+        uses this: one process searches, and all compute each loss together.
 
         Raises:
             RuntimeError: as for `first`; within the functions all processes may meet.
@@ -139,13 +142,13 @@ class Workers:
     def _lead(self, lead: Callable[..., T], functions: Sequence[Callable[[Any], Any]]) -> T:
         listening = True  # the other processes wait for a message, unless they are inside a function
 
-        def called_by_all(place: int) -> Callable[[Any], Any]:
+        def called_by_all(index: int) -> Callable[[Any], Any]:
             def call(argument: Any) -> Any:
                 nonlocal listening
-                self._tell(_Call(place, argument))
+                self._tell(_Call(index, argument))
                 listening = False
                 with self._working_alone(False):
-                    made = functions[place](argument)
+                    made = functions[index](argument)
                 listening = True
                 return made
 
@@ -166,9 +169,9 @@ class Workers:
         while True:
             told = self._tell(None)
             if isinstance(told, _Call):
-                functions[told.place](told.argument)
+                functions[told.function_index](told.argument)
             elif isinstance(told, _Failed):
-                raise ZipLMError(f"the first process failed: {told.text}", "see there")
+                raise ZipLMError(f"the first process failed: {told.text}", "see its error message")
             else:
                 return told.value
 
@@ -194,8 +197,8 @@ class Workers:
         """Raise at once where the first process would wait for others that never come."""
         if self._solo.active:
             raise RuntimeError(
-                f"Workers.{method} was called by the first process alone, inside `first`; all processes must "
-                "meet there, so call it outside"
+                f"Workers.{method} was called by the first process alone, inside `first` or `led`; all "
+                "processes must meet there, so call it outside"
             )
 
 
@@ -223,12 +226,17 @@ def join(device: str) -> Workers:
     import torch.distributed as dist
 
     if device not in ("cpu", "cuda"):
-        raise UsageError(f"the device is {device} with {world} processes", "use cpu, or cuda for one each")
+        raise UsageError(
+            f"the device is {device} with {world} processes",
+            "use cpu, or cuda: each process then takes one GPU",
+        )
     if device == "cuda":
-        place, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-        if place >= there:
-            raise UsageError(f"process {place} finds {there} GPUs", f"start at most {there} on this machine")
-        torch.cuda.set_device(place)  # from here on, "cuda" means this GPU
+        local_rank, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if local_rank >= gpus:
+            raise UsageError(
+                f"process {local_rank} finds {gpus} GPUs", f"start at most {gpus} on this machine"
+            )
+        torch.cuda.set_device(local_rank)  # from here on, "cuda" means this GPU
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=PATIENCE)

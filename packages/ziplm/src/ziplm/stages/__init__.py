@@ -1,1 +1,1 @@
-"""The stages of compression, one file each. They take plain values and return plain values."""
+"""The stages of compression, one file each. They know nothing of the run folder."""

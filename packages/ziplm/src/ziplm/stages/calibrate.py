@@ -1,4 +1,4 @@
-"""Calibrate: the fisher, and the moments of every branch's inputs.
+"""Calibrate: the fisher, and the statistics of every branch.
 
 One forward and backward pass finds, for each branch and token, the gradient g of a log-probability drawn from
 the model's own prediction, with respect to the residual stream just after the branch. Its second moment
@@ -20,7 +20,7 @@ from ziplm.architectures.registry import architecture_of
 from ziplm.runs.workers import ALONE, Workers
 from ziplm.stages.fisher import Fisher
 from ziplm.stages.gradients import batch_gradients
-from ziplm.stages.inputs import BranchInputs, StreamSums
+from ziplm.stages.statistics import BranchStatistics, StreamSums
 from ziplm.tasks.base import Features, Progress, Task
 
 
@@ -40,26 +40,26 @@ def gather_fisher(
     gammas = {branch.name: Moments(architecture.weight(model, branch).shape[0], "cpu") for branch in branches}
     squares: list[dict[str, torch.Tensor]] = []  # of each batch
 
-    def take(name: str, gradient: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        at_tokens = gradient[batch["attention_mask"].bool()].float().cpu()  # (tokens, hidden)
-        gammas[name].update(at_tokens)
-        return at_tokens.square().sum(-1)
-
     for batch, _, gradients in batch_gradients(
         model, task, features, branches, batch_size, seed, progress, workers
     ):
-        squares.append({name: take(name, gradient, batch) for name, gradient in gradients.items()})
-    squares = workers.joined(squares)
+        mask = batch["attention_mask"].bool()
+        squares.append({})
+        for name, gradient in gradients.items():
+            at_tokens = gradient[mask].float().cpu()  # (tokens, hidden)
+            gammas[name].update(at_tokens)
+            squares[-1][name] = at_tokens.square().sum(-1)
+    squares = workers.gathered(squares)
     for gamma in gammas.values():
         workers.add_up(gamma)
     return Fisher(
         {name: gamma.hessian / 2 for name, gamma in gammas.items()},
-        {branch.name: torch.cat([own[branch.name] for own in squares]) for branch in branches},
+        {branch.name: torch.cat([by_name[branch.name] for by_name in squares]) for branch in branches},
     )
 
 
 @torch.inference_mode()
-def gather_inputs(
+def gather_statistics(
     model: PreTrainedModel,
     task: Task,
     features: Sequence[Features],
@@ -69,8 +69,8 @@ def gather_inputs(
     batch_size: int = 16,
     progress: Progress | None = None,
     workers: Workers = ALONE,
-) -> dict[str, BranchInputs]:
-    """Gather the moments of what some branches receive, in one forward pass over `features`.
+) -> dict[str, BranchStatistics]:
+    """Gather the statistics of the given branches in one forward pass over `features`.
 
     Args:
         model: the current model, in eval mode.
@@ -86,26 +86,26 @@ def gather_inputs(
         The statistics by branch name.
     """
     architecture = architecture_of(model)
-    place = _Place()
-    taps = {branch.name: _InputTap(architecture, model, branch, weights, place) for branch in branches}
+    position = _Position()
+    taps = {branch.name: _Tap(architecture, model, branch, weights, position) for branch in branches}
     done = 0
     with ExitStack() as stack:
         for tap in taps.values():
             tap.attach(stack)
         for number, (chosen, batch) in enumerate(task.batches(features, batch_size, model.device)):
-            place.mask = batch["attention_mask"].bool()
+            position.mask = batch["attention_mask"].bool()
             if workers.owns(number):
                 task.head.outputs(model, batch)
-            place.first_token += int(place.mask.sum())
+            position.first_token += int(position.mask.sum())
             done += len(chosen)
             if progress is not None:
                 progress(done, len(features))
-    everywhere = workers.joined([{name: tap.stream for name, tap in taps.items()}])
-    return {name: tap.result([own[name] for own in everywhere], workers) for name, tap in taps.items()}
+    streams = workers.gathered([{name: tap.stream for name, tap in taps.items()}])  # one for each process
+    return {name: tap.result([sums[name] for sums in streams], workers) for name, tap in taps.items()}
 
 
-class _Place:
-    """The current batch's place among all tokens, shared by the taps of all branches.
+class _Position:
+    """The current batch's position among all tokens, shared by the taps of all branches.
 
     Attributes:
         mask: (batch, tokens), True where a token is not padding.
@@ -117,7 +117,7 @@ class _Place:
         self.first_token = 0
 
 
-class _InputTap:
+class _Tap:
     """A pair of hooks that accumulate the statistics of one branch during a forward pass."""
 
     def __init__(
@@ -126,14 +126,14 @@ class _InputTap:
         model: PreTrainedModel,
         branch: Branch,
         weights: dict[str, torch.Tensor | None],
-        place: _Place,
+        position: _Position,
     ) -> None:
         # Sums are float64, which MPS devices do not have.
         self._device = model.device if model.device.type != "mps" else torch.device("cpu")
         self._stream_point = architecture.stream_before(model, branch)
         self._output_layer = architecture.output_layer(model, branch)
         self._norm = architecture.norm_after(model, branch)
-        self._weights, self._place = weights.get(branch.name), place
+        self._weights, self._position = weights.get(branch.name), position
         self._stream_before: torch.Tensor | None = None
         self.moments = Moments(architecture.weight(model, branch).shape[1], self._device)
         self.stream = StreamSums()
@@ -147,7 +147,7 @@ class _InputTap:
         self._stream_before = arguments[self._stream_point.argument]
 
     def _see_inputs(self, _: nn.Module, arguments: tuple[Any, ...], output: torch.Tensor) -> None:
-        mask, first = self._place.mask, self._place.first_token
+        mask, first = self._position.mask, self._position.first_token
         weights = None
         if self._weights is not None:
             weights = self._weights[first : first + int(mask.sum())].to(self._device)
@@ -156,10 +156,10 @@ class _InputTap:
         self.stream.add((self._stream_before + output)[mask].double(), self._norm)
         self._stream_before = None
 
-    def result(self, streams: Sequence[StreamSums], workers: Workers) -> BranchInputs:
+    def result(self, streams: Sequence[StreamSums], workers: Workers) -> BranchStatistics:
         """Combine the statistics of all processes."""
         workers.add_up(self.moments)
         stream = StreamSums()
-        for own in streams:
-            stream.merge(own)
-        return BranchInputs(self.moments, *stream.result())
+        for sums in streams:
+            stream.merge(sums)
+        return BranchStatistics(self.moments, *stream.result())

@@ -31,8 +31,8 @@ class Choices:
         table: latency table.
         costs: other costs than seconds, by name; one row for each branch.
         uniform: whether all branches of a kind must have the same size.
-        dense: branches of the dense model, to which speedups refer; None for branches with the largest sizes
-            of the table.
+        dense_branches: branches of the dense model, to which speedups refer; None for branches with the
+            largest sizes of the table.
     """
 
     def __init__(
@@ -42,21 +42,21 @@ class Choices:
         table: LatencyTable,
         costs: Mapping[str, list[list[float]]] | None = None,
         uniform: bool = False,
-        dense: Sequence[Branch] | None = None,
+        dense_branches: Sequence[Branch] | None = None,
     ) -> None:
         self.levels = levels
-        self._dense = dense
+        self._dense_branches = dense_branches
         self.table = table
-        self.costs = {SECONDS: [own.seconds(table) for own in levels], **(costs or {})}
+        self.costs = {SECONDS: [branch_levels.seconds(table) for branch_levels in levels], **(costs or {})}
         self.uniform = uniform
         self._priors = priors
 
     @property
     def dense_seconds(self) -> float:
         """Time of the dense model according to the table."""
-        if self._dense is not None:
-            return self.table.fixed + sum(self.table.curves[b.kind](b.groups) for b in self._dense)
-        curves = [self.table.curves[own.branch.kind] for own in self.levels]
+        if self._dense_branches is not None:
+            return self.table.fixed + sum(self.table.curves[b.kind](b.groups) for b in self._dense_branches)
+        curves = [self.table.curves[branch_levels.branch.kind] for branch_levels in self.levels]
         return self.table.fixed + sum(curve(max(curve.sizes)) for curve in curves)
 
     @property
@@ -69,21 +69,21 @@ class Choices:
         """Speedup with every branch at its cheapest level."""
         return self.dense_seconds / self.smallest_seconds
 
-    def budgets(self, target: Target, dense: "Choices | None" = None) -> dict[str, float]:
+    def budgets(self, target: Target, dense_choices: "Choices | None" = None) -> dict[str, float]:
         """Return the budgets of a target, by name of the cost.
 
         Args:
             target: the target; the speed of a "recover" target is not known in advance.
-            dense: choices of the dense model, to which sparsity refers; None if these are the dense model's.
+            dense_choices: choices of the dense model, to which sparsity refers; None if these are they.
         """
         budgets = {}
         if target.kind == "latency":
             budgets[SECONDS] = target.value / 1e3
         elif target.kind == "speedup":
             budgets[SECONDS] = self.dense_seconds / target.value
-        whole = sum(max(row) for row in (dense or self).costs["params"])
+        dense_parameters = sum(max(row) for row in (dense_choices or self).costs["params"])
         for name, value in target.limits:
-            cost, budget = ("params", (1 - value) * whole) if name == "sparsity" else (name, value)
+            cost, budget = ("params", (1 - value) * dense_parameters) if name == "sparsity" else (name, value)
             budgets[cost] = min(budget, budgets.get(cost, budget))
         return budgets
 
@@ -96,24 +96,24 @@ class Choices:
 
         The budget of the seconds is for the whole model, the others are for its layers.
         """
-        for own in self.levels:
-            if own.branch.groups and prior not in (known := self._priors[own.branch.name]):
+        remaining = [branch_levels.branch for branch_levels in self.levels if branch_levels.branch.groups]
+        for branch in remaining:
+            if prior not in (known := self._priors[branch.name]):
                 raise UsageError(
                     f"prior {prior} is not known here", f"use auto, or one of {', '.join(sorted(known))}"
                 )
-        rows = [
-            [
-                float(self._priors[own.branch.name][prior][own.removed(level)])
-                for level in range(len(own.sizes))
-            ]
-            if own.branch.groups
-            else [0.0]
-            for own in self.levels
-        ]
+        rows = [self._prior_of(prior, branch_levels) for branch_levels in self.levels]
         for_branches = {
             name: value - (self.table.fixed if name == SECONDS else 0.0) for name, value in budgets.items()
         }
         return Problem({name: self.costs[name] for name in budgets}, rows, for_branches)
+
+    def _prior_of(self, prior: str, branch_levels: BranchLevels) -> list[float]:
+        """Return the prior of each level of a branch; the single level of a removed branch does no harm."""
+        if not branch_levels.branch.groups:
+            return [0.0]
+        harm = self._priors[branch_levels.branch.name][prior]  # by groups removed
+        return [float(harm[branch_levels.removed(level)]) for level in range(len(branch_levels.sizes))]
 
     def solve(self, prior: str, budgets: Mapping[str, float]) -> NDArray[np.int64]:
         """Return the levels with the smallest summed prior within all budgets."""
@@ -124,13 +124,14 @@ class Choices:
 
     def removed(self, levels: Levels) -> list[int]:
         """Return the number of groups that each branch loses."""
-        return [own.removed(int(level)) for own, level in zip(self.levels, levels, strict=True)]
+        chosen = zip(self.levels, levels, strict=True)
+        return [branch_levels.removed(int(level)) for branch_levels, level in chosen]
 
     def sizes(self, levels: Levels) -> dict[str, list[int]]:
         """Return the groups left, layer by layer, for each kind of branch."""
         left: dict[str, list[int]] = {}
-        for own, level in zip(self.levels, levels, strict=True):
-            left.setdefault(own.branch.kind, []).append(own.sizes[int(level)])
+        for branch_levels, level in zip(self.levels, levels, strict=True):
+            left.setdefault(branch_levels.branch.kind, []).append(branch_levels.sizes[int(level)])
         return left
 
     def require_reachable(self, budgets: Mapping[str, float], asked: str) -> None:
@@ -145,26 +146,37 @@ class Choices:
                 f"{fixed:.0%} of its time is outside of what can be pruned: ask for at most {most:.2f}x",
             )
         if seconds > self.dense_seconds * (1 + 1e-9) and math.isfinite(seconds):
-            raise UsageError(f"{asked} is slower than the dense model", "ask for a speedup above 1")
+            raise UsageError(
+                f"{asked} is slower than the dense model",
+                f"ask for less than {self.dense_seconds * 1e3:.3g} ms",
+            )
         for name, budget in budgets.items():
             smallest = sum(min(row) for row in self.costs[name])
             if name != SECONDS and budget < smallest:
                 raise UnreachableTarget(
                     f"{asked} cannot be reached: with everything removed {smallest:.4g} {name} are left",
-                    "ask for less",
+                    self._smallest_limit(name, smallest),
                 )
+
+    def _smallest_limit(self, name: str, smallest: float) -> str:
+        """Return the advice for a limit that cannot be met."""
+        advice = f"give a limit of at least {math.ceil(smallest)} {name}"
+        if name != "params":
+            return advice
+        sparsity = 1 - smallest / sum(max(row) for row in self.costs[name])
+        return f"{advice}, or a sparsity of at most {math.floor(1e4 * sparsity) / 1e4:g}"
 
 
 def best_uniform(problem: Problem, levels: Sequence[BranchLevels]) -> NDArray[np.int64]:
     """Return the best assignment in which all branches of a kind have the same size."""
     shared: dict[str, set[int]] = {}
-    for own in levels:
-        kind = own.branch.kind
-        shared[kind] = shared.get(kind, set(own.sizes)) & set(own.sizes)
+    for branch_levels in levels:
+        kind, sizes = branch_levels.branch.kind, set(branch_levels.sizes)
+        shared[kind] = shared.get(kind, sizes) & sizes
     best, smallest = None, math.inf
-    for combination in itertools.product(*(sorted(sizes, reverse=True) for sizes in shared.values())):
+    for combination in itertools.product(*(sorted(common, reverse=True) for common in shared.values())):
         by_kind = dict(zip(shared, combination, strict=True))
-        assignment = np.array([own.sizes.index(by_kind[own.branch.kind]) for own in levels])
+        assignment = np.array([one.sizes.index(by_kind[one.branch.kind]) for one in levels])
         harm = math.fsum(float(row[level]) for row, level in zip(problem.priors, assignment, strict=True))
         if harm < smallest and problem.fits(assignment):
             best, smallest = assignment, harm

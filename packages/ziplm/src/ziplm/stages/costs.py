@@ -19,14 +19,15 @@ def branch_costs(
     costs: dict[str, list[list[float]]] = {"params": [], "flops": [], "bytes": []}
     tokens, length = setting.batch_size * setting.sequence_length, setting.sequence_length
     item = torch.empty(0, dtype=getattr(torch, setting.dtype)).element_size()
-    for own in levels:
-        empty, one, each = _counts(architecture, model, own.branch)
-        params = [float(one + each * (size - 1) if size else empty) for size in own.sizes]
+    for branch_levels in levels:
+        branch, sizes = branch_levels.branch, branch_levels.sizes
+        empty, one, each = _counts(architecture, model, branch)
+        params = [float(one + each * (size - 1) if size else empty) for size in sizes]
         # One multiplication and one addition per parameter and token, and attention between tokens.
-        between = 4 * tokens * length * own.branch.group_size if own.branch.kind == "attention" else 0
+        between = 4 * tokens * length * branch.group_size if branch.kind == "attention" else 0
         costs["params"].append(params)
         costs["bytes"].append([item * count for count in params])
-        costs["flops"].append([float((2 * tokens * each + between) * size) for size in own.sizes])
+        costs["flops"].append([float((2 * tokens * each + between) * size) for size in sizes])
     return costs
 
 

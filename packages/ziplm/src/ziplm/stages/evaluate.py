@@ -1,18 +1,51 @@
 """Evaluate: a model's metrics on its task, and the divergence of its outputs from a reference model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from transformers import PreTrainedModel
 
 from ziplm.runs.workers import ALONE, Workers
-from ziplm.tasks.base import Features, Progress, Task
+from ziplm.stages.intervals import Interval, difference_interval, metric_intervals
+from ziplm.tasks.base import Features, Predictions, Progress, Task
 from ziplm.tasks.heads import Divergence
 
 BATCH_SIZE = 8  # small, so that the spread between batches shows how certain a difference is
 
 
-def evaluate_split(
+@dataclass(frozen=True)
+class Evaluation:
+    """A model's results on every evaluation split, by the split's name.
+
+    Attributes:
+        predictions: what the metrics are computed from.
+        metrics: metrics by name.
+        intervals: 95 % intervals of the metrics; see `metric_intervals`.
+    """
+
+    predictions: dict[str, Predictions]
+    metrics: dict[str, dict[str, float]]
+    intervals: dict[str, dict[str, Interval]]
+
+    @classmethod
+    def of(cls, task: Task, predictions: Mapping[str, Predictions]) -> "Evaluation":
+        """Compute metrics and intervals from predictions."""
+        return cls(
+            dict(predictions),
+            {split: task.metrics_of(found) for split, found in predictions.items()},
+            {split: metric_intervals(task, found) for split, found in predictions.items()},
+        )
+
+    def differences(self, task: Task, dense: "Evaluation") -> dict[str, dict[str, Interval]]:
+        """Return intervals for the metrics minus those of the dense model; see `difference_interval`."""
+        return {
+            split: difference_interval(task, found, dense.predictions[split])
+            for split, found in self.predictions.items()
+        }
+
+
+def predict_split(
     model: PreTrainedModel,
     task: Task,
     features: Sequence[Features],
@@ -20,12 +53,12 @@ def evaluate_split(
     reference: PreTrainedModel | None = None,
     batch_size: int = 32,
     progress: Progress | None = None,
-) -> dict[str, float]:
-    """Return all metrics of a model on one evaluation split.
+) -> Predictions:
+    """Return the predictions of a model on one evaluation split.
 
     Args:
         model: the model.
-        task: the task that defines the metrics.
+        task: the task.
         features: the examples.
         reference: the dense model, for metrics that compare with it.
         batch_size: examples per batch.
@@ -33,7 +66,7 @@ def evaluate_split(
     """
     if reference is not None:
         task.prepare_reference(reference, features)
-    return task.evaluate(model, features, batch_size, progress=progress)
+    return task.predict(model, features, batch_size, progress=progress)
 
 
 @torch.inference_mode()
@@ -49,4 +82,4 @@ def divergences(
     for _, batch in workers.share(task.batches(features, BATCH_SIZE, reference.device)):
         wanted = head.outputs(reference, batch)
         parts.append(head.divergence(model, head.outputs(model, batch), wanted, batch))
-    return workers.joined(parts)
+    return workers.gathered(parts)

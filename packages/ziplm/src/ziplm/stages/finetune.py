@@ -39,7 +39,7 @@ def finetune(
 
     If a call is killed, repeating it with the same arguments and initial weights resumes from the last
     complete checkpoint in `folder` and ends with the same weights. If the training is finished, the weights
-    are only loaded. The caller deletes the folder. Every process of a torchrun may make the call.
+    are only loaded. The caller deletes the folder. With torchrun, all processes make the call together.
 
     Args:
         model: dense or shrunk model, on the device to train on. It gets its own copies of all parameters
@@ -47,7 +47,7 @@ def finetune(
         task: makes the batches.
         features: tokenised examples with labels, in the same order in every call.
         options: hyper-parameters.
-        teacher: model with the same number of layers, which is not changed.
+        teacher: a model with as many layers; it is not changed. None for no teacher.
         loss: weights of task, logit and token loss; the last two need a teacher. None for the task loss
             alone.
         folder: folder for checkpoints, created if necessary.
@@ -62,8 +62,9 @@ def finetune(
     check_teacher(model, teacher, loss)
     check_training(model, task, features, options, loss)
     arguments = _arguments(model, len(features), options, folder)
-    claim(folder, identity(model, features, options, loss), first=arguments.process_index == 0)
-    last = last_whole(folder, first=arguments.process_index == 0)
+    is_first_process = arguments.process_index == 0
+    claim(folder, identity(model, features, options, loss), is_first_process)
+    last = last_whole(folder, is_first_process)
     _give_own_parameters(model)
     started = time.perf_counter()
     if last is not None and (state := state_of(last)).global_step >= state.max_steps:
@@ -100,7 +101,7 @@ def check_teacher(
 ) -> None:
     """Raise UsageError if model, teacher and loss do not fit each other."""
     if teacher is None and loss is not None and (loss.logit or loss.token):
-        raise UsageError("there is a loss between models and no teacher", "give one, or only a task loss")
+        raise UsageError("the loss needs a teacher, but there is none", "give one, or only a task loss")
     if teacher is not None and loss is None:
         raise UsageError("there is a teacher and no loss", "give both to distill, or neither")
     if teacher is model:
@@ -114,20 +115,21 @@ def check_training(
     options: TrainingOptions,
     loss: DistillationLoss | None,
 ) -> None:
-    """Raise UsageError if a training could not even start."""
+    """Raise UsageError if there are no examples or labels, or if precision or report_to cannot be used."""
     if len(features) == 0:
         raise UsageError("there are no examples to train on", "check the training data")
     if loss is None or loss.task:
         _check_labels(model, task, features)
     if options.precision != "float32" and model.device.type == "cpu":
         raise UsageError(
-            f"precision {options.precision} on a CPU is slow at best",
-            "use float32, or move the model to a GPU",
+            f"precision {options.precision} needs a GPU", "use float32, or move the model to a GPU"
         )
     try:
         get_reporting_integration_callbacks(list(options.report_to))
     except ValueError as error:
-        raise UsageError(f"report_to is unknown: {one_line(error)}", "leave it out, or mend it") from error
+        raise UsageError(
+            f"report_to is unknown: {one_line(error)}", "leave it out, or use a name that transformers knows"
+        ) from error
 
 
 def _check_labels(model: PreTrainedModel, task: Task, features: Sequence[Features]) -> None:
@@ -181,7 +183,7 @@ def _arguments(
 
 @contextmanager
 def _settings_kept(model: PreTrainedModel, dropout: bool) -> Iterator[None]:
-    """Restore eval mode, dropout and config after a training that changes them."""
+    """While open, set dropout for a training; afterwards restore dropout and config, and set eval mode."""
     rates = {module: module.p for module in model.modules() if isinstance(module, nn.Dropout)}
     # Trainer switches the cache off; a classifier stores its problem type when it first sees labels.
     settings = {name: getattr(model.config, name, None) for name in ("use_cache", "problem_type")}
@@ -206,6 +208,6 @@ def _give_own_parameters(model: PreTrainedModel) -> None:
         for name, parameter in module._parameters.items():
             if parameter is not None:
                 if parameter not in copies:
-                    own = parameter.detach().clone(memory_format=torch.contiguous_format)
-                    copies[parameter] = nn.Parameter(own, requires_grad=parameter.requires_grad)
+                    values = parameter.detach().clone(memory_format=torch.contiguous_format)
+                    copies[parameter] = nn.Parameter(values, requires_grad=parameter.requires_grad)
                 module._parameters[name] = copies[parameter]

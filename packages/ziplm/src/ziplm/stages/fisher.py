@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from ziplm.files import damaged, written_whole
 
-SHARE = 0.9  # share of the fisher in weights and selection metrics; the rest treats everything alike
+SHARE = 0.9  # of token weights and of the selection matrix: this share from gradients, the rest uniform
 TOKENS_PER_COLUMN = 0.25  # minimum effective number of tokens per column for weighted moments
 
 
@@ -29,18 +29,19 @@ class Fisher:
     gamma: Mapping[str, torch.Tensor]
     squares: dict[str, torch.Tensor]
 
-    def selection(self, name: str) -> torch.Tensor:
-        """Return the metric for choosing groups, (hidden, hidden), scaled to a mean diagonal of 1."""
+    def selection_matrix(self, name: str) -> torch.Tensor:
+        """Return the matrix that weights errors when groups are chosen, (hidden, hidden), mean diagonal 1."""
         gamma = self.gamma[name]
         identity = torch.eye(len(gamma), dtype=gamma.dtype)
-        size = float(gamma.diagonal().mean())
-        return SHARE * gamma / size + (1 - SHARE) * identity if size > 0 else identity
+        scale = float(gamma.diagonal().mean())
+        return SHARE * gamma / scale + (1 - SHARE) * identity if scale > 0 else identity
 
     def token_weights(self, name: str, columns: int) -> tuple[torch.Tensor | None, int]:
         """Return the weights of all tokens, (tokens,), and the effective number of tokens.
 
-        The weights are None if too few tokens would carry the weight to determine that many columns. A
-        handful of tokens with huge gradients, such as the first position in some decoders, can cause this.
+        The weights are None (equal weights) if the effective number of tokens is too small for that many
+        columns. A handful of tokens with huge gradients, such as the first position in some decoders, can
+        cause this.
         """
         squares = self.squares[name].double()
         mean = float(squares.mean())

@@ -1,17 +1,14 @@
-"""Fit: shrink, measure, and correct the levels by what was measured, at most three times."""
+"""Fit: measure the whole model, and correct the levels by what was measured, at most three times."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from obs_structured import Trace
 from spdy_search import InfeasibleBudget, fit_budget
-from transformers import PreTrainedModel
 
 from ziplm.errors import UnreachableTarget
 from ziplm.stages.choices import SECONDS, Choices, Levels
 from ziplm.stages.measure import Measured
-from ziplm.stages.shrink import shrink
-from ziplm.stages.traces import InOrder
 
 Total = Callable[[Levels], float]
 """Measures a model with these levels, in seconds on the scale of the latency table."""
@@ -19,41 +16,63 @@ ROUNDS = 3
 TOLERANCE = 0.01
 
 
+@dataclass(frozen=True)
+class Fitted:
+    """The result of a fit.
+
+    Attributes:
+        levels: one level for each branch.
+        rounds: the measurements that chose the levels, each with the measured speedup ("speedup") and the
+            seconds that the table predicts ("predicted_seconds").
+        measured: a final measurement, independent of those in `rounds`; None if nothing was measured.
+    """
+
+    levels: tuple[int, ...]
+    rounds: list[dict[str, float]]
+    measured: Measured | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Fitted":
+        """Make a result from the values of `to_dict`."""
+        measured = values["measured"]
+        return cls(
+            tuple(values["levels"]), values["rounds"], None if measured is None else Measured(**measured)
+        )
+
+
 def fit_levels(
-    model: PreTrainedModel,
-    traces: Mapping[str, Trace],
     choices: Choices,
     levels: Levels,
     prior: str,
     budgets: Mapping[str, float],
-    measure_small: Callable[[PreTrainedModel], Measured],
+    measure_levels: Callable[[Levels], Measured],
     *,
     absolute: bool = False,
-) -> tuple[tuple[int, ...], list[dict[str, Any]], Measured]:
-    """Correct levels until the model, measured as a whole, is as fast as required.
+) -> Fitted:
+    """Correct levels by up to three measurements of the whole model, so that it becomes as fast as required.
 
     Args:
-        model: the current model.
-        traces: traces by branch name.
         choices: what `levels` were chosen from.
         levels: the levels that the search found.
         prior: the prior by which a correction does the least harm.
         budgets: budgets by name of the cost; the seconds are those of the whole model, on the scale of the
             latency table.
-        measure_small: measures a shrunk model beside the dense model.
-        absolute: whether the seconds are those of a clock. Otherwise they are relative to the dense model,
-            so that it does not matter if the machine is slower now than when the table was measured.
+        measure_levels: measures the model with these levels beside the dense model.
+        absolute: whether the budget is in measured seconds, as for a latency target. Otherwise the measured
+            speedup counts, so that it does not matter if the machine is slower now than for the table.
 
-    Returns:
-        The levels; the rounds, each with the measured speedup and the predicted seconds; and a final
-        measurement, independent of those that chose the levels.
+    Raises:
+        UnreachableTarget: if even the smallest sizes are too slow when they are measured.
     """
-    rounds: list[dict[str, Any]] = []
+    rounds: list[dict[str, float]] = []
     measurements: list[Measured] = []
 
     def total(candidate: Levels) -> float:
-        in_order = InOrder(traces, [own.branch.name for own in choices.levels])
-        measured = measure_small(shrink(model, choices.removed(candidate), in_order))
+        measured = measure_levels(candidate)
         measurements.append(measured)
         predicted = choices.table.predict(choices.sizes(candidate))
         rounds.append({"predicted_seconds": predicted, "speedup": measured.speedup})
@@ -61,10 +80,10 @@ def fit_levels(
 
     if SECONDS not in budgets:
         total(levels)
-        return tuple(int(level) for level in levels), [], measurements[-1]
-    fit = _fit_uniform if choices.uniform else _fit_each
-    fitted = fit(choices, levels, prior, budgets, total)
-    return tuple(int(level) for level in fitted), rounds[:-1], measurements[-1]
+        return Fitted(tuple(int(level) for level in levels), [], measurements[-1])
+    correct = _fit_uniform if choices.uniform else _fit_each
+    corrected = correct(choices, levels, prior, budgets, total)
+    return Fitted(tuple(int(level) for level in corrected), rounds[:-1], measurements[-1])
 
 
 def _fit_each(
@@ -84,7 +103,7 @@ def _fit_each(
 def _fit_uniform(
     choices: Choices, levels: Levels, prior: str, budgets: Mapping[str, float], total: Total
 ) -> Levels:
-    """Choose the common sizes again, with a budget corrected by the error of the measurement."""
+    """Solve again for sizes that all layers share, with the budget corrected by what was measured."""
     tried: list[tuple[float, tuple[int, ...]]] = []
     for _ in range(ROUNDS):
         measured = total(levels)
@@ -99,16 +118,16 @@ def _fit_uniform(
             levels = choices.solve(prior, {**budgets, SECONDS: allowed})
         except InfeasibleBudget as error:
             raise _unreachable(error) from error
-        if tuple(int(level) for level in levels) in [own for _, own in tried]:
+        if tuple(int(level) for level in levels) in [known for _, known in tried]:
             break
     # The last correction may miss the budget, or not have been measured: prefer the largest that met it.
-    within = [own for own in tried if own[0] <= budgets[SECONDS]]
+    within = [(measured, known) for measured, known in tried if measured <= budgets[SECONDS]]
     levels = max(within)[1] if within else levels
-    total(levels)  # the final measurement, which decides nothing
+    total(levels)  # the final measurement, independent of those that chose the levels
     return levels
 
 
 def _unreachable(error: InfeasibleBudget) -> UnreachableTarget:
     return UnreachableTarget(
-        f"the target cannot be reached when it is measured: {error}", "ask for a smaller speedup"
+        f"measured as a whole, the model does not reach the target: {error}", "ask for a smaller speedup"
     )

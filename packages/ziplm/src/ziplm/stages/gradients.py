@@ -68,7 +68,7 @@ def batch_gradients(
             if workers.owns(number):
                 generator.manual_seed(seed * 1_000_003 + done)
                 made = task.head.outputs(model, batch)
-                _require_finite("outputs", [made], len(chosen))  # no sample can be drawn from others
+                _require_finite("outputs", [made], len(chosen))  # else no outcome can be drawn
                 score = task.head.score(model, made, batch, generator)
                 found = torch.autograd.grad(score, list(outputs.values()), materialize_grads=True)
                 _require_finite("gradients", found, len(chosen))

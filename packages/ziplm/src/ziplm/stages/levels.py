@@ -41,7 +41,7 @@ class BranchLevels:
         return self.branch.groups - self.sizes[level]
 
     def seconds(self, table: LatencyTable) -> list[float]:
-        """Return the time of each level; a latency table is monotone already."""
+        """Return the time of each level according to the latency table."""
         return [table.curves[self.branch.kind](size) for size in self.sizes]
 
 

@@ -47,7 +47,7 @@ class Measured:
 
     @classmethod
     def of(cls, comparison: Comparison) -> "Measured":
-        """Make it from a comparison of "dense" and "small"."""
+        """Return the result of a comparison of "dense" and "small"."""
         ratio = comparison.speedup("small")
         return cls(
             ratio.value, ratio.low, ratio.high, comparison["small"].seconds, comparison["dense"].seconds
@@ -72,8 +72,15 @@ def measure(
 
 def for_measuring(model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
     """Return the model if it has the setting's device and data type, else a copy that may be converted."""
-    same = model.dtype == dtype_of(setting) and model.device.type == setting.device.split(":")[0]
-    return model if same else copy.deepcopy(model)
+    same_device = _resolved(model.device) == _resolved(torch.device(setting.device))
+    return model if same_device and model.dtype == dtype_of(setting) else copy.deepcopy(model)
+
+
+def _resolved(device: torch.device) -> tuple[str, int]:
+    """Return the type and the number of a device; "cuda" is the current GPU."""
+    if device.index is not None and device.type != "cpu":
+        return device.type, device.index
+    return device.type, torch.cuda.current_device() if device.type == "cuda" else 0
 
 
 class PartsClock:
@@ -101,7 +108,7 @@ class PartsClock:
         return run
 
     def elapsed(self, run: Callable[[], object]) -> float:
-        """Return the seconds of all calls that `run` makes."""
+        """Return the mean or median seconds of a call's parts, summed over the calls that `run` makes."""
         self._seconds = []
         run()
         return float(self._figure(np.reshape(self._seconds, (-1, self._parts)), axis=1).sum())
@@ -163,7 +170,5 @@ def _clock_of(setting: Setting) -> Clock:
     if setting.clock == "wall":
         return WallClock() if device.type == "cpu" else DeviceClock(device)
     if device.type != "cpu" or (setting.threads or torch.get_num_threads()) != 1:
-        raise UsageError(
-            "clock cpu counts the time of all threads, and of a CPU only", "use 1 thread or wall"
-        )
+        raise UsageError("clock cpu needs a single thread on a CPU", "use --threads 1, or --clock wall")
     return CpuClock()

@@ -23,16 +23,16 @@ from ziplm.runs.workers import ALONE, Workers
 from ziplm.stages.choices import Priors
 from ziplm.stages.fisher import Fisher
 from ziplm.stages.gradients import batch_gradients
-from ziplm.stages.inputs import BranchInputs
+from ziplm.stages.statistics import BranchStatistics
 from ziplm.tasks.base import Features, Progress, Task
 
 
 def branch_priors(
-    model: PreTrainedModel, branch: Branch, inputs: BranchInputs, fisher: Fisher | None, trace: Trace
+    model: PreTrainedModel, branch: Branch, statistics: BranchStatistics, fisher: Fisher | None, trace: Trace
 ) -> Priors:
-    """Compute all priors of a branch that need nothing but its trace and statistics."""
+    """Compute all priors of a branch except the exact one; without a fisher, only own and stream."""
     ones = torch.ones(len(architecture_of(model).bias(model, branch)), dtype=torch.float64)
-    priors = {"own": trace.errors.sqrt(), "stream": _stream_prior(model, branch, inputs, trace)}
+    priors = {"own": trace.errors.sqrt(), "stream": _stream_prior(model, branch, statistics, trace)}
     if fisher is not None:
         gamma = fisher.gamma[branch.name]
         priors["factored"] = trace.errors_under(gamma)
@@ -40,7 +40,9 @@ def branch_priors(
     return {name: prior.cpu() for name, prior in priors.items()}
 
 
-def _stream_prior(model: PreTrainedModel, branch: Branch, inputs: BranchInputs, trace: Trace) -> torch.Tensor:
+def _stream_prior(
+    model: PreTrainedModel, branch: Branch, statistics: BranchStatistics, trace: Trace
+) -> torch.Tensor:
     """Return the error's variance as a share of the stream's, after the norm that the stream passes next."""
     architecture = architecture_of(model)
     norm = architecture.norm_after(model, branch)
@@ -49,8 +51,8 @@ def _stream_prior(model: PreTrainedModel, branch: Branch, inputs: BranchInputs, 
     scale = torch.ones(rows, dtype=torch.float64)
     if norm is not None and norm.weight is not None:
         scale = norm.weight.detach().double().cpu()
-    metric = centring @ (scale.square()[:, None] * centring)
-    return inputs.inverse_variance * trace.errors_under(metric) / max(inputs.spread, 1e-12)
+    form = centring @ (scale.square()[:, None] * centring)  # the error as the norm scales it
+    return statistics.inverse_variance * trace.errors_under(form) / max(statistics.spread, 1e-12)
 
 
 def exact_priors(
@@ -78,14 +80,14 @@ def exact_priors(
         for name, gradient in gradients.items():
             change = traces[name].first_order(inputs[name] * mask, gradient * mask)  # (batch, groups + 1)
             changes[-1][name] = change.double().square().sum(0).cpu()
-    changes = workers.joined(changes)
+    changes = workers.gathered(changes)
     return {
-        branch.name: torch.stack([own[branch.name] for own in changes]).sum(0) / len(features)
+        branch.name: torch.stack([change[branch.name] for change in changes]).sum(0) / len(features)
         for branch in branches
     }
 
 
 def prior_names_for(priors: Mapping[str, Priors]) -> list[str]:
     """Return the priors that all branches have and that are worth trying, the most reliable first."""
-    common = set.intersection(*(set(own) for own in priors.values()))
+    common = set.intersection(*(set(known) for known in priors.values()))
     return [name for name in ("exact", "factored", "scalar", "stream") if name in common]

@@ -11,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ziplm.architectures.base import KINDS, Kind
-from ziplm.architectures.block import structure_copy
+from ziplm.architectures.branch_module import structure_copy
 from ziplm.architectures.registry import architecture_of
 from ziplm.architectures.surgery import leading_parts
 from ziplm.errors import UsageError
@@ -30,7 +30,7 @@ CACHE_LENGTHS = 3  # number of cache lengths at which a decoding step is measure
 
 
 @dataclass(frozen=True)
-class Step:
+class Call:
     """One call of a branch while a model is measured.
 
     Attributes:
@@ -42,25 +42,28 @@ class Step:
     past: int | None = None
 
 
-def branch_steps(setting: Setting, kind: Kind) -> dict[Step, float]:
+def branch_calls(setting: Setting, kind: Kind) -> dict[Call, float]:
     """Return the calls of a branch in one measurement, each with the number of times (or share) it counts.
 
-    A forward pass is one step. A generation has one step for the prompt, and one for each new token except
+    A forward pass is one call. A generation has one call for the prompt, and one for each new token except
     the last, which no branch processes; a few lengths of the cache represent all of these.
     """
     if setting.regime != "generate":
-        return {Step(length): share for length, share in setting.shares.items()}
-    steps = {Step(length, 0): share for length, share in setting.shares.items()} | _decoding(setting)
+        return {Call(length): share for length, share in setting.shares.items()}
+    calls = {Call(length, 0): share for length, share in setting.shares.items()} | _decoding(setting)
     if kind == "attention":
-        return steps
-    return {  # without a cache, steps with the same number of tokens are the same
-        Step(tokens): sum(share for step, share in steps.items() if step.tokens == tokens)
-        for tokens in sorted({step.tokens for step in steps})
+        return calls
+    return {  # without a cache, calls with the same number of tokens are the same
+        Call(tokens): sum(share for call, share in calls.items() if call.tokens == tokens)
+        for tokens in sorted({call.tokens for call in calls})
     }
 
 
-def _decoding(setting: Setting) -> dict[Step, float]:
-    """Return a few decoding steps, weighted so that linear times add up to those of all steps."""
+def _decoding(setting: Setting) -> dict[Call, float]:
+    """Return a few decoding steps with weights.
+
+    If the time is linear in the length of the cache, the weighted sum is the time of all decoding steps.
+    """
     lengths = [prompt + made for prompt in setting.shares for made in range(setting.new_tokens - 1)]
     shares = [share for share in setting.shares.values() for _ in range(setting.new_tokens - 1)]
     if not lengths:
@@ -68,7 +71,7 @@ def _decoding(setting: Setting) -> dict[Step, float]:
     measured = sorted({round(at) for at in np.linspace(min(lengths), max(lengths), CACHE_LENGTHS)})
     hats = np.eye(len(measured))  # 1 at one of the lengths, 0 at the others, linear in between
     return {
-        Step(1, length): float(np.interp(lengths, measured, hat) @ shares)
+        Call(1, length): float(np.interp(lengths, measured, hat) @ shares)
         for length, hat in zip(measured, hats, strict=True)
     }
 
@@ -102,11 +105,11 @@ def latency_table(
     architecture = architecture_of(model)
     setting = setting_for(setting, [model])
     model.to(device=setting.device, dtype=dtype_of(setting))  # type: ignore[call-arg]
-    steps = {kind: branch_steps(setting, kind) for kind in KINDS}
+    calls = {kind: branch_calls(setting, kind) for kind in KINDS}
     families = {
-        f"{kind} {step}": family
+        f"{kind} {call}": family
         for kind in KINDS
-        for step, family in _families(model, setting, kind, list(steps[kind]), round_to).items()
+        for call, family in _sized_branches(model, setting, kind, list(calls[kind]), round_to).items()
     }
     bare = _without_branches(model)
     rest = generation(bare, setting.new_tokens) if setting.regime == "generate" else bare
@@ -125,17 +128,17 @@ def latency_table(
     if setting.regime == "generate":
         measured = {name: by_median(curve) for name, curve in measured.items()}
     curves: dict[str, LatencyCurve] = {
-        kind: _weighted_sum([(measured[f"{kind} {step}"], share) for step, share in steps[kind].items()])
+        kind: _weighted_sum([(measured[f"{kind} {call}"], share) for call, share in calls[kind].items()])
         for kind in KINDS
     }
-    whole = sum(share * measured[f"rest {length}"](1) for length, share in setting.shares.items())
-    left = sum(curves[branch.kind](0) for branch in architecture.branches(model))
+    bare_seconds = sum(share * measured[f"rest {length}"](1) for length, share in setting.shares.items())
+    remains = sum(curves[branch.kind](0) for branch in architecture.branches(model))
     environment = environment_of(setting, model.config._attn_implementation)
-    return LatencyTable(environment, max(0.0, whole - left), curves)
+    return LatencyTable(environment, max(0.0, bare_seconds - remains), curves)
 
 
 def by_median(curve: LatencyCurve) -> LatencyCurve:
-    """Return the curve with medians, where a profile reports the fastest tenth of the samples.
+    """Return the curve of the median times; the profiler itself reports the fastest tenth.
 
     A decoding step is short, a generation is long. The fastest of many short samples may coincide with a
     quiet moment of the machine, or find its weights in a CPU cache; a generation, and with it the fixed part,
@@ -167,21 +170,22 @@ def _without_branches(model: PreTrainedModel) -> PreTrainedModel:
     return bare.eval()
 
 
-def _families(
-    model: PreTrainedModel, setting: Setting, kind: Kind, steps: list[Step], round_to: int
-) -> dict[Step, Family]:
-    """Return, for each step, a branch at all sizes of the grid, made from the first one of full size."""
+def _sized_branches(
+    model: PreTrainedModel, setting: Setting, kind: Kind, calls: list[Call], round_to: int
+) -> dict[Call, Family]:
+    """Return, for each call, a branch at all sizes of the grid, made from the first one of full size."""
     architecture = architecture_of(model)
-    dense = architecture.dense_groups(model, kind)
-    branch = next((b for b in architecture.branches(model) if b.kind == kind and b.groups == dense), None)
+    dense_groups = architecture.dense_groups(model, kind)
+    branches = [branch for branch in architecture.branches(model) if branch.kind == kind]
+    branch = next((branch for branch in branches if branch.groups == dense_groups), None)
     if branch is None:
         raise UsageError(
-            f"no {kind} of this model has its full size, so that its times cannot be measured",
-            "give --latency-table of the dense model",
+            f"no {kind} of this model has its full size, which is needed to measure all sizes",
+            "profile the dense model, and give that table with --latency-table",
         )
     layer = architecture.layers(model)[branch.layer]
 
-    @functools.cache  # all steps share the weights of a size
+    @functools.cache  # all calls share the weights of a size
     def resized(groups: int) -> nn.Module:
         made = structure_copy(layer)
         for name, part in leading_parts(architecture, layer, branch, groups).items():
@@ -193,13 +197,13 @@ def _families(
         random = torch.randn(shape, generator=torch.Generator().manual_seed(0))
         return random.to(device=setting.device, dtype=dtype_of(setting))
 
-    def family(step: Step) -> Family:
-        past = None if step.past is None else hidden(step.past)
-        inputs = hidden(step.tokens)
+    def sized(call: Call) -> Family:
+        past = None if call.past is None else hidden(call.past)
+        inputs = hidden(call.tokens)
         return Family(
-            lambda groups: architecture.block(resized(groups), kind, past),
-            size_grid(kind, dense, round_to),
-            (inputs, architecture.attention_mask(model, inputs, step.past or 0)),
+            lambda groups: architecture.branch_module(resized(groups), kind, past),
+            size_grid(kind, dense_groups, round_to),
+            (inputs, architecture.attention_mask(model, inputs, call.past or 0)),
         )
 
-    return {step: family(step) for step in steps}
+    return {call: sized(call) for call in calls}

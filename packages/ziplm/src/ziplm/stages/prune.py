@@ -7,13 +7,13 @@ from transformers import PreTrainedModel
 from ziplm.architectures.base import Branch
 from ziplm.architectures.registry import architecture_of
 from ziplm.stages.fisher import Fisher
-from ziplm.stages.inputs import BranchInputs
+from ziplm.stages.statistics import BranchStatistics
 
 
 def prune_branch(
     model: PreTrainedModel,
     branch: Branch,
-    inputs: BranchInputs,
+    statistics: BranchStatistics,
     fisher: Fisher | None,
     effective_tokens: int,
     *,
@@ -27,7 +27,7 @@ def prune_branch(
     Args:
         model: the current model, which is not changed.
         branch: the branch to prune.
-        inputs: statistics of its inputs, from `gather_inputs`.
+        statistics: its statistics, from `gather_statistics`.
         fisher: from `gather_fisher`; without it, all output directions count equally.
         effective_tokens: number of tokens that the weighted moments amount to, for the damping.
         centred: whether the bias takes over the mean output of what is removed.
@@ -36,14 +36,14 @@ def prune_branch(
         damping: relative damping; None to choose it by the number of tokens.
     """
     weight = architecture_of(model).weight(model, branch)
-    moments = inputs.moments
+    moments = statistics.moments
     device: torch.device = moments.mean.device
     return prune(
         weight.to(device),
         moments.hessian,
         branch.group_size,
         mean=moments.mean if centred else None,
-        metric=None if fisher is None else fisher.selection(branch.name).to(device),
+        metric=None if fisher is None else fisher.selection_matrix(branch.name).to(device),
         damping=damping,
         count=effective_tokens,
         method=method,
@@ -52,12 +52,15 @@ def prune_branch(
 
 
 def in_chunks(branches: list[Branch], limit: int) -> list[list[Branch]]:
-    """Divide branches into chunks whose Hessians, and working copies of one of them, fit in `limit` bytes."""
-    sizes = [8 * branch.columns**2 for branch in branches]
-    copies = 4 * max(sizes, default=0)
+    """Divide branches into chunks whose Hessians and working copies fit in `limit` bytes.
+
+    A branch that does not fit gets a chunk of its own.
+    """
+    hessians = [8 * branch.columns**2 for branch in branches]  # bytes
+    copies = 4 * max(hessians, default=0)  # one branch at a time is pruned
     chunks: list[list[Branch]] = []
     room = 0
-    for branch, needed in zip(branches, sizes, strict=True):
+    for branch, needed in zip(branches, hessians, strict=True):
         if not chunks or needed > room:
             chunks.append([])
             room = limit - copies

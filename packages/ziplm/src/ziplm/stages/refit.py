@@ -9,14 +9,14 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from ziplm.architectures.base import Architecture, Branch
-from ziplm.architectures.block import structure_copy
+from ziplm.architectures.branch_module import structure_copy
 from ziplm.architectures.registry import architecture_of
 from ziplm.stages.replay import replayed
 from ziplm.tasks.base import Features, Progress, Task
@@ -24,13 +24,28 @@ from ziplm.tasks.heads import Batch
 
 DAMPING = 0.01  # λ relative to the mean diagonal of the inputs' covariance
 STATE_BYTES = 2**30
+MOST_SAMPLES = 1024
+
+
+class _Seen(NamedTuple):
+    """What a branch saw in one forward pass.
+
+    Attributes:
+        inputs: inputs of its output matrix, (batch, tokens, columns); None if the branch was removed.
+        before: residual stream before the branch, (batch, tokens, hidden).
+        output: output of the branch, (batch, tokens, hidden).
+    """
+
+    inputs: torch.Tensor | None
+    before: torch.Tensor
+    output: torch.Tensor
 
 
 class _Enough(Exception):
     """Raised when the layer has run, to skip the rest of the forward pass."""
 
 
-@torch.no_grad()  # not inference mode: its results cannot be trained
+@torch.no_grad()  # not inference mode, whose tensors could not be fine-tuned later
 def refit(
     current: PreTrainedModel,
     small: PreTrainedModel,
@@ -39,7 +54,7 @@ def refit(
     weights: Mapping[str, torch.Tensor | None],
     *,
     damping: float = DAMPING,
-    most_samples: int = 1024,
+    most_samples: int = MOST_SAMPLES,
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> PreTrainedModel:
@@ -49,7 +64,7 @@ def refit(
         current: the model that `small` was made from.
         small: the shrunk model. It is not changed; the result shares all other parameters with it.
         task: makes the batches.
-        features: samples; at most as many are used as hidden states fit in 1 GiB.
+        features: samples; some batches are left out if their hidden states would need more than 1 GiB.
         weights: weights of all tokens by branch name, (tokens,) in the order of `Task.batches`; None for
             equal weights.
         most_samples: upper limit of the number of samples used.
@@ -59,33 +74,35 @@ def refit(
     """
     architecture = architecture_of(current)
     small = with_own_outputs(small)
-    batches, places = _chosen_batches(current, task, features, batch_size, most_samples)
+    batches, first_tokens = _chosen_batches(current, task, features, batch_size, most_samples)
     layers = len(architecture.layers(current))
-    by_layer = [architecture.branches(small)[2 * place : 2 * place + 2] for place in range(layers)]
-    goal_states: list[torch.Tensor | None] = [None] * len(batches)
-    own_states: list[torch.Tensor | None] = [None] * len(batches)
-    for place, branches in enumerate(by_layer):
+    by_layer = [architecture.branches(small)[2 * layer : 2 * layer + 2] for layer in range(layers)]
+    goal_states: list[torch.Tensor | None] = [None] * len(batches)  # before the layer, of the current model
+    small_states: list[torch.Tensor | None] = [None] * len(batches)  # before the layer, of the small model
+    for layer, branches in enumerate(by_layer):
         goals = []
         for number, batch in enumerate(batches):
-            goal_states[number], seen = _run_layer(current, task, batch, place, goal_states[number], branches)
-            goals.append({name: before + made for name, (_, before, made) in seen.items()})
+            goal_states[number], seen = _run_layer(current, task, batch, layer, goal_states[number], branches)
+            goals.append({name: one.before + one.output for name, one in seen.items()})
         for branch in branches:
             sums = _Sums(architecture, small, branch)
-            for batch, first, state, goal in zip(batches, places, own_states, goals, strict=True):
+            token_weights = weights.get(branch.name)
+            for batch, first, state, goal in zip(batches, first_tokens, small_states, goals, strict=True):
                 mask = batch["attention_mask"].bool()
-                _, seen = _run_layer(small, task, batch, place, state, [branch])
-                given, before, _ = seen[branch.name]
-                own = weights.get(branch.name)
-                here = None if own is None else own[first : first + int(mask.sum())].to(mask.device)
-                wanted = (goal[branch.name] - before)[mask]
-                sums.add(None if given is None else given[mask], wanted, here)
+                inputs, before, _ = _run_layer(small, task, batch, layer, state, [branch])[1][branch.name]
+                chosen = slice(first, first + int(mask.sum()))
+                sums.add(
+                    None if inputs is None else inputs[mask],
+                    (goal[branch.name] - before)[mask],
+                    None if token_weights is None else token_weights[chosen].to(mask.device),
+                )
             sums.solve(damping)
-        own_states = [
-            _run_layer(small, task, batch, place, state, [])[0]
-            for batch, state in zip(batches, own_states, strict=True)
+        small_states = [
+            _run_layer(small, task, batch, layer, state, [])[0]
+            for batch, state in zip(batches, small_states, strict=True)
         ]
         if progress is not None:
-            progress(place + 1, layers)
+            progress(layer + 1, layers)
     return small
 
 
@@ -109,44 +126,36 @@ def _chosen_batches(
     room = STATE_BYTES / (4 * 4 * model.config.hidden_size)
     tokens = sum(batch["input_ids"].numel() for batch, _ in pairs)
     every = max(1, math.ceil(len(features) / most_samples), math.ceil(tokens / room))
-    places = [0, *itertools.accumulate(count for _, count in pairs)]
+    first_tokens = [0, *itertools.accumulate(count for _, count in pairs)]
     chosen = range(0, len(pairs), every)
     on_device = [{name: value.to(model.device) for name, value in pairs[n][0].items()} for n in chosen]
-    return on_device, [places[n] for n in chosen]
-
-
-Seen = dict[str, tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]]
+    return on_device, [first_tokens[n] for n in chosen]
 
 
 def _run_layer(
     model: PreTrainedModel,
     task: Task,
     batch: Batch,
-    place: int,
+    layer: int,
     state: torch.Tensor | None,
     branches: Sequence[Branch],
-) -> tuple[torch.Tensor, Seen]:
-    """Run one layer from the state before it.
-
-    Returns:
-        The layer's output; and for each branch its inputs (None if it was removed), the stream before it and
-        its output.
-    """
+) -> tuple[torch.Tensor, dict[str, _Seen]]:
+    """Run one layer from the state before it; return its output, and what each branch saw, by name."""
     architecture = architecture_of(model)
     layers = architecture.layers(model)
     output: list[torch.Tensor] = []
     before: dict[str, torch.Tensor] = {}
-    seen: Seen = {}
+    seen: dict[str, _Seen] = {}
 
     def stop(_: nn.Module, __: Any, made: torch.Tensor) -> None:
         output.append(made)
         raise _Enough
 
     with ExitStack() as stack:
-        stack.enter_context(replayed(layers, place, state))
+        stack.enter_context(replayed(layers, layer, state))
         for handle in _watch(architecture, model, branches, before, seen):
             stack.enter_context(handle)
-        stack.enter_context(layers[place].register_forward_hook(stop))
+        stack.enter_context(layers[layer].register_forward_hook(stop))
         with suppress(_Enough):
             task.head.outputs(model, batch)
     return output[0], seen
@@ -157,7 +166,7 @@ def _watch(
     model: PreTrainedModel,
     branches: Sequence[Branch],
     before: dict[str, torch.Tensor],
-    seen: Seen,
+    seen: dict[str, _Seen],
 ) -> Iterator[Any]:
     """Register hooks that record the inputs of the branches, the stream before them and their outputs."""
     for branch in branches:
@@ -171,7 +180,7 @@ def _watch(
         def take(
             _: nn.Module, arguments: tuple[Any, ...], made: torch.Tensor, name: str = branch.name
         ) -> None:
-            seen[name] = (arguments[0] if arguments else None, before[name], made)
+            seen[name] = _Seen(arguments[0] if arguments else None, before[name], made)
 
         yield point.module.register_forward_pre_hook(remember)
         yield architecture.output_layer(model, branch).register_forward_hook(take)
@@ -218,10 +227,10 @@ class _Sums:
             self._bias.copy_(goal)
             return
         weight = self._weight.double()
-        size = float(square.diagonal().mean())
-        if size > 1e-10 * float(given.square().mean()):  # constant inputs determine nothing
-            square.diagonal().add_(damping * size)
-            residual = cross + damping * size * weight  # normal equations with the pull towards Ŵ
-            weight = torch.cholesky_solve(residual.mT, torch.linalg.cholesky(square)).mT
+        scale = float(square.diagonal().mean())
+        if scale > 1e-10 * float(given.square().mean()):  # constant inputs determine nothing
+            square.diagonal().add_(damping * scale)
+            right = cross + damping * scale * weight  # right-hand side of the normal equations, pulled to Ŵ
+            weight = torch.cholesky_solve(right.mT, torch.linalg.cholesky(square)).mT
             self._weight.copy_(weight)
         self._bias.copy_(goal - weight @ given)

@@ -1,8 +1,8 @@
 """Search: choose the size of each branch within the budgets.
 
-Each prior gives one exact solution. The best of these few by the real loss, on samples that the traces have
-not seen, is the starting point of the search. The search's result is kept only if it is also better on a
-third set of samples.
+Each prior gives one exact solution. The search starts from the solution with the lowest loss on the search
+samples, which the traces have not seen. With method "direct", the result is kept only if it is also better
+on the judging samples; the other methods serve for comparisons, and their results are always kept.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +27,8 @@ class Found:
         levels: one level for each branch.
         prior: name of the prior whose solution the search started from.
         prior_losses: loss of each prior's solution on the search samples.
-        start_loss: loss of the best of these solutions on the third set of samples.
-        searched_loss: loss of the search's result on the third set; None without a search.
+        start_loss: loss of the best of these solutions on the judging samples.
+        searched_loss: loss of the search's result on the judging samples; None without a search.
         evaluations: number of losses computed on the search samples.
     """
 
@@ -83,7 +83,7 @@ def find_levels(
         budgets: budgets by name of the cost, as for `Choices.problem`.
         prior_names: the priors to try; the first wins a tie.
         loss: loss on the search samples.
-        judge: loss on other samples, which decides whether the search's result is kept.
+        judge: loss on the judging samples, which decides whether the result of method "direct" is kept.
         method: method of `spdy_search.search`, or "prior" for no search.
         evaluations: number of times that the search may call `loss`.
         seed: seed of the search.
@@ -102,12 +102,11 @@ def find_levels(
     start_loss = judge(choices.removed(chosen))
     searched_loss = None
     if method != "prior" and evaluations > 0 and not choices.uniform:
-        # The paper's search starts from its prior alone.
-        others = list(starts.values()) if method == "direct" else []
+        extra_starts = list(starts.values()) if method == "direct" else []  # other methods choose their own
         result = _searched(
             choices.problem(best, budgets),
             remembered,
-            others,
+            extra_starts,
             evaluations,
             seed,
             method,
@@ -115,7 +114,6 @@ def find_levels(
             progress,
         )
         searched_loss = judge(choices.removed(result.levels))
-        # The other methods serve for comparisons, so their results are always kept.
         if searched_loss < start_loss or method != "direct":
             chosen = result.levels
     levels = tuple(int(level) for level in chosen)
@@ -128,7 +126,10 @@ def _prior_solutions(
     try:
         return {name: choices.solve(name, budgets) for name in prior_names}
     except InfeasibleBudget as error:
-        raise UnreachableTarget(f"not all budgets can be kept at once: {error}", "ask for less") from error
+        raise UnreachableTarget(
+            f"the target and its limits cannot be met together: {error}",
+            "loosen a limit, or ask for a smaller speedup",
+        ) from error
 
 
 def _searched(
@@ -159,5 +160,5 @@ def _searched(
         raise BadRun(f"{checkpoint} is damaged", "delete it and run the command again") from error
     if result.interrupted:
         raise KeyboardInterrupt
-    loss.known.update({own.levels: own.loss for own in result.history})  # some predate an interruption
+    loss.known.update({entry.levels: entry.loss for entry in result.history})  # some predate an interruption
     return result

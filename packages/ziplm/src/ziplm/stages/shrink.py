@@ -18,7 +18,7 @@ def shrink(model: PreTrainedModel, removed: Sequence[int], traces: Sequence[Trac
     """Return a physically smaller model.
 
     Args:
-        model: a BERT or GPT2 of transformers, dense or already shrunk; it is not changed.
+        model: a model of a known architecture, dense or already shrunk; it is not changed.
         removed: number of groups (heads or FFN columns) that each branch loses: attention and FFN of the
             first layer, then of the second, and so on. A branch that loses all of them is removed; only the
             bias of its output matrix stays.
@@ -37,10 +37,10 @@ def shrink(model: PreTrainedModel, removed: Sequence[int], traces: Sequence[Trac
     _check_removed(branches, removed, traces)
     state = model.state_dict()
     groups = {}
-    for place, (branch, count) in enumerate(zip(branches, removed, strict=True)):
+    for index, (branch, count) in enumerate(zip(branches, removed, strict=True)):
         groups[branch.layer, branch.kind] = branch.groups - count
         if count:
-            _replace_branch(state, architecture, model, branch, _trace_of(branch, traces[place]), count)
+            _replace_branch(state, architecture, model, branch, _trace_of(branch, traces[index]), count)
     sizes = [[groups[layer, kind] for layer in range(len(branches) // len(KINDS))] for kind in KINDS]
     return _assembled(architecture, model, state, *sizes)
 
@@ -56,9 +56,9 @@ def mask(model: PreTrainedModel, removed: Sequence[int], traces: Sequence[Trace 
     branches = architecture.branches(model)
     _check_removed(branches, removed, traces)
     masked = copy.deepcopy(model)
-    for place, (branch, count) in enumerate(zip(branches, removed, strict=True)):
+    for index, (branch, count) in enumerate(zip(branches, removed, strict=True)):
         if count:
-            trace = _trace_of(branch, traces[place])
+            trace = _trace_of(branch, traces[index])
             weight, bias = architecture.weight(masked, branch), architecture.bias(masked, branch)
             weight.zero_()
             weight[:, trace.columns(count)] = trace.weight(count).to(weight)
@@ -114,8 +114,8 @@ def _assembled(
     """Build a model of the shrunk class around existing tensors."""
     shrunk_class = architecture.shrunk_class(model)
     settings = model.config.to_dict()
-    for own in ("model_type", "architectures", "transformers_version", "auto_map"):
-        settings.pop(own, None)
+    for name in ("model_type", "architectures", "transformers_version", "auto_map"):
+        settings.pop(name, None)
     config_class: Any = shrunk_class.config_class
     config = config_class(**{**settings, "zip_heads": heads, "zip_widths": widths})
     config._name_or_path = model.config._name_or_path

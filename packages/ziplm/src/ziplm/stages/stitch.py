@@ -1,8 +1,9 @@
 """Candidates of the search, stitched together in one model by swapping its branches.
 
-Smaller branches are built once and kept in a bounded cache. A branch's groups are arranged in reverse order
-of removal, so that the rows which any size keeps of its first matrices are a view of one tensor. Layers
-before the first one that differs from the best candidate so far are not run: their outputs are remembered.
+Smaller branches are built once and kept in a bounded cache. The groups of a branch are put in reverse order
+of removal, so that every size keeps the leading ones: its first matrices are then views of one tensor, unless
+q, k and v are fused. Layers before the first one that differs from the best candidate so far are skipped:
+their outputs are remembered.
 """
 
 from collections import OrderedDict
@@ -16,7 +17,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ziplm.architectures.base import Branch
-from ziplm.architectures.block import structure_copy
+from ziplm.architectures.branch_module import structure_copy
 from ziplm.architectures.registry import architecture_of
 from ziplm.architectures.surgery import leading_parts, reordered_layer
 from ziplm.runs.workers import ALONE, Workers
@@ -44,7 +45,7 @@ class Stitcher:
         self.model: PreTrainedModel = structure_copy(model.eval())  # type: ignore[assignment]
         self._current = model
         self._traces = traces
-        self._own = [self.architecture.parts(model, branch) for branch in self.branches]
+        self._unpruned = [self.architecture.parts(model, branch) for branch in self.branches]
         self._reordered: dict[str, nn.Module] = {}
         self._built: OrderedDict[tuple[str, int], dict[str, nn.Module]] = OrderedDict()
         self._bytes, self._cache_bytes = 0, cache_bytes
@@ -52,11 +53,11 @@ class Stitcher:
 
     def install(self, removed: Sequence[int]) -> None:
         """Swap branches so that each one has lost the given number of groups."""
-        for place, (branch, now, wanted) in enumerate(zip(self.branches, self.removed, removed, strict=True)):
+        for index, (branch, now, wanted) in enumerate(zip(self.branches, self.removed, removed, strict=True)):
             if now != wanted:
-                parts = self._own[place] if wanted == 0 else self._parts(branch, int(wanted))
+                parts = self._unpruned[index] if wanted == 0 else self._parts(branch, int(wanted))
                 self.architecture.install(self.model, branch, parts)
-                self.removed[place] = int(wanted)
+                self.removed[index] = int(wanted)
 
     def _parts(self, branch: Branch, removed: int) -> dict[str, nn.Module]:
         key = (branch.name, removed)
@@ -65,10 +66,10 @@ class Stitcher:
             return self._built[key]
         parts = self._build(branch, removed)
         self._built[key] = parts
-        self._bytes += self._size(branch, removed)
+        self._bytes += self._bytes_of(branch, removed)
         while self._bytes > self._cache_bytes and len(self._built) > 1:
-            (name, level), _ = self._built.popitem(last=False)
-            self._bytes -= self._size(next(b for b in self.branches if b.name == name), level)
+            (name, dropped), _ = self._built.popitem(last=False)
+            self._bytes -= self._bytes_of(next(b for b in self.branches if b.name == name), dropped)
         return parts
 
     def _build(self, branch: Branch, removed: int) -> dict[str, nn.Module]:
@@ -82,8 +83,8 @@ class Stitcher:
         left = branch.groups - removed
         return leading_parts(self.architecture, layer, branch, left, arranged, shifted)
 
-    def _size(self, branch: Branch, removed: int) -> int:
-        """Return the bytes of the tensors that are not views: the output matrix, at worst fused matrices."""
+    def _bytes_of(self, branch: Branch, removed: int) -> int:
+        """Bound the bytes that a built branch adds: the output matrix, and q, k, v where they are fused."""
         columns = (branch.groups - removed) * branch.group_size
         hidden = self.architecture.bias(self._current, branch).shape[0]
         return 4 * hidden * columns * 4
@@ -97,17 +98,17 @@ def _ranks(trace: Trace, removed: int) -> torch.Tensor:
     return (ranks[:, None] * trace.group_size + offsets).flatten()
 
 
-class Evaluator:
-    """The loss of candidates on fixed samples.
+class CandidateLoss:
+    """The loss of candidates on fixed samples, as a function of the groups removed.
 
     Args:
-        stitcher: makes the candidates; several evaluators may share one.
+        stitcher: makes the candidates; several losses may share one.
         task: the task, whose head measures the divergence of outputs.
         features: the samples.
         loss: "kl" for the divergence from the current model, "task" for the model's own loss on labels.
         batch_size: samples per batch.
         state_bytes: memory limit of the remembered hidden states.
-        workers: the processes that share the batches; all evaluate the same candidates and get the same loss.
+        workers: the processes that share the batches; all ask for the same candidates and get the same loss.
     """
 
     def __init__(
@@ -126,9 +127,9 @@ class Evaluator:
         self._batches = [batch for _, batch in workers.share(batches)]
         self._reference = self._reference_outputs()
         self._layers = stitcher.architecture.layers(stitcher.model)
-        hidden = self._layers_output_bytes()
-        # Two sets of states are in memory: those of the best candidate and of the one being evaluated.
-        affordable = int(state_bytes / max(1, 2 * hidden))
+        # Only the inputs of every stride-th layer are remembered, so that they fit in `state_bytes`. Two sets
+        # of states are in memory: those of the best candidate and of the one whose loss is computed.
+        affordable = int(state_bytes / max(1, 2 * self._state_bytes()))
         self._stride = max(1, -(-len(self._layers) // affordable)) if affordable else len(self._layers) + 1
         self._best = float("inf")
         self._best_removed: list[int] = []
@@ -142,7 +143,8 @@ class Evaluator:
         with torch.inference_mode():
             return [self._task.head.outputs(self._stitcher.model, batch) for batch in self._batches]
 
-    def _layers_output_bytes(self) -> int:
+    def _state_bytes(self) -> int:
+        """Return the bytes of one layer's output over all batches."""
         bias = self._stitcher.architecture.bias(self._stitcher.model, self._stitcher.branches[0])
         tokens = sum(batch["input_ids"].numel() for batch in self._batches)
         return tokens * bias.numel() * bias.element_size()
@@ -160,14 +162,14 @@ class Evaluator:
             state = self._best_states[start][number] if start else None
             later = range(start + self._stride, len(self._layers), self._stride)
             with replayed(self._layers, start, state), _recorded(self._layers, later, states):
-                parts.append(self._evaluate(number, batch))
-        parts = self._workers.joined(parts)
+                parts.append(self._loss_of_batch(number, batch))
+        parts = self._workers.gathered(parts)
         loss = sum(part for part, _ in parts) / sum(count for _, count in parts)
         if loss < self._best:
             self._best, self._best_removed, self._best_states = loss, [int(k) for k in removed], states
         return loss
 
-    def _evaluate(self, number: int, batch: Batch) -> tuple[float, int]:
+    def _loss_of_batch(self, number: int, batch: Batch) -> tuple[float, int]:
         model = self._stitcher.model
         if self._loss == "task":
             count = self._task.head.counted_labels(batch)
@@ -178,7 +180,7 @@ class Evaluator:
     def _first_to_run(self, removed: Sequence[int]) -> int:
         """Return the last layer whose input is remembered and equal to that of the best candidate."""
         compared = zip(self._stitcher.branches, removed, self._best_removed, strict=False)
-        changed = next((branch.layer for branch, own, best in compared if own != best), 0)
+        changed = next((branch.layer for branch, now, best in compared if now != best), 0)
         return max((layer for layer in self._best_states if layer <= changed), default=0)
 
 
@@ -188,10 +190,10 @@ def _recorded(
 ) -> Iterator[None]:
     """While open, append the inputs of the wanted layers to `states`."""
 
-    def keep(place: int) -> Any:
-        return lambda _, arguments: states.setdefault(place, []).append(arguments[0])
+    def keep(layer: int) -> Any:
+        return lambda _, arguments: states.setdefault(layer, []).append(arguments[0])
 
     with ExitStack() as stack:
-        for place in wanted:
-            stack.enter_context(layers[place].register_forward_pre_hook(keep(place)))
+        for layer in wanted:
+            stack.enter_context(layers[layer].register_forward_pre_hook(keep(layer)))
         yield

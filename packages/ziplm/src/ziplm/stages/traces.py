@@ -46,13 +46,13 @@ class InOrder(Sequence[Trace | None]):
         self._traces, self._names = traces, names
 
     @overload
-    def __getitem__(self, place: int) -> Trace | None: ...
+    def __getitem__(self, index: int) -> Trace | None: ...
     @overload
-    def __getitem__(self, place: slice) -> "InOrder": ...
-    def __getitem__(self, place: int | slice) -> "Trace | InOrder | None":
-        if isinstance(place, slice):
-            return InOrder(self._traces, self._names[place])
-        return self._traces.get(self._names[place])
+    def __getitem__(self, index: slice) -> "InOrder": ...
+    def __getitem__(self, index: int | slice) -> "Trace | InOrder | None":
+        if isinstance(index, slice):
+            return InOrder(self._traces, self._names[index])
+        return self._traces.get(self._names[index])
 
     def __len__(self) -> int:
         return len(self._names)

@@ -63,8 +63,8 @@ class DistillationTrainer(Trainer):
         )
         self.remove_callback(PrinterCallback)
         self.teacher = None if teacher is None else Teacher(teacher, device=arguments.device)
-        # Use the mean loss of each forward pass. Trainer would divide by the number of all labels, but counts
-        # GPT2's labels that are never predicted as well, and would also do so for classifiers.
+        # Use the mean loss of each forward pass. Trainer would divide by its own count of labels instead,
+        # which includes labels that GPT2 never predicts, and would do so for classifiers as well.
         self.model_accepts_loss_kwargs = False
         self.loss = loss
         if loss is not None:
@@ -152,5 +152,5 @@ def diverged(what: str, step: int) -> ZipLMError:
     """Return the error for a training that diverged."""
     return ZipLMError(
         f"{what} at step {step}",
-        "try a smaller learning_rate, a longer warmup_ratio, or precision float32",
+        "try a smaller learning rate, or precision float32",
     )

@@ -36,28 +36,28 @@ def identity(
     return unpacked
 
 
-def claim(folder: Path, identity: dict[str, Any], first: bool) -> None:
-    """Claim the folder for this training; raise UsageError if it belongs to another one."""
+def claim(folder: Path, training: dict[str, Any], is_first_process: bool) -> None:
+    """Claim the folder for a training with this `identity`; raise UsageError if it belongs to another one."""
     path = folder / "training.json"
     if path.exists():
         found = read_json(path)
-        changed = sorted(name for name in identity if found.get(name) != identity[name])
+        changed = sorted(name for name in training if found.get(name) != training[name])
         if changed:
             raise UsageError(
                 f"{folder} holds checkpoints of a training with other {', '.join(changed)}",
                 "delete it to start again, or use another folder",
             )
-    elif first:
-        write_json(path, identity)
+    elif is_first_process:
+        write_json(path, training)
     wait_for_everyone()
 
 
-def last_whole(folder: Path, first: bool) -> Path | None:
+def last_whole(folder: Path, is_first_process: bool) -> Path | None:
     """Return the newest complete checkpoint; incomplete ones are removed."""
     checkpoints = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
     whole = [path for path in checkpoints if (path / _WHOLE).exists()]
     wait_for_everyone()  # all have looked
-    if first:
+    if is_first_process:
         for path in set(checkpoints) - set(whole):
             shutil.rmtree(path)
     wait_for_everyone()

@@ -22,7 +22,7 @@ def dtype_of(setting: Setting) -> torch.dtype:
 
 
 def setting_for(setting: Setting, models: Sequence[PreTrainedModel]) -> Setting:
-    """Return the setting with the input lengths that are measured, which all models can take.
+    """Check that all models can take the setting's inputs; return the setting with default lengths filled in.
 
     Raises:
         UsageError: if a length, or a prompt with its new tokens, is too long for a model, or if a model
@@ -44,7 +44,7 @@ def setting_for(setting: Setting, models: Sequence[PreTrainedModel]) -> Setting:
     lengths = setting.prompt_lengths or tuple(length for length in PROMPT_LENGTHS if length <= longest)
     lengths = lengths or (longest,)
     if lengths[0] < 1:
-        raise UsageError(f"a prompt of {lengths[0]} tokens", "give whole numbers from 1 up")
+        raise UsageError(f"a prompt cannot have {lengths[0]} tokens", "give whole numbers from 1 up")
     if lengths[-1] > longest:
         raise UsageError(
             f"a prompt of {lengths[-1]} tokens" + (f" and {new} new ones" if new else "") + " is too long",
@@ -67,6 +67,15 @@ def _check_generation(setting: Setting, models: Sequence[PreTrainedModel], posit
         )
 
 
+def require_device(setting: Setting) -> None:
+    """Raise an error if there is no such device, or if it cannot compute in the data type.
+
+    Raises:
+        UsageError, latency_profiler.OptionError: as for `environment_of`.
+    """
+    environment_of(setting, None)
+
+
 def environment_of(setting: Setting, attention: str | None) -> Environment:
     """Return the environment that is recorded with the measurements.
 
@@ -77,7 +86,9 @@ def environment_of(setting: Setting, attention: str | None) -> Environment:
     try:
         check_half_precision(dtype_of(setting), torch.device(setting.device))
     except RuntimeError as error:
-        raise UsageError(f"{setting.device!r} is no device: {one_line(error)}", "use cpu or cuda") from None
+        raise UsageError(
+            f"{setting.device!r} is not a device: {one_line(error)}", "use cpu or cuda"
+        ) from None
     details: dict[str, str | int | float] = {"attention": attention or "default", "regime": setting.regime}
     if setting.regime != "throughput":
         details["prompt lengths"] = " ".join(map(str, setting.prompt_lengths)) or "default"

@@ -60,11 +60,11 @@ def make_task(name: str, **settings: Any) -> "Task":
                 f"task {name} has no setting {setting!r}",
                 f"it has {', '.join(known)}" if known else "it has none",
             )
-    numbers = {
+    converted = {
         setting: _number(f"setting {setting} of task {name}", value, known[setting].annotation)
         for setting, value in settings.items()
     }
-    made: Task = task(**numbers)
+    made: Task = task(**converted)
     return made
 
 

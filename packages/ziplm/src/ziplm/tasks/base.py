@@ -4,8 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
 
+import numpy as np
 import torch
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -19,7 +20,13 @@ Features = Mapping[str, Any]
 """One tokenised example: `input_ids`, `attention_mask`, … as lists, and its labels, if any."""
 
 Progress = Callable[[int, int], None]
-"""Callback that receives the number of examples done and the total number."""
+"""Callback that receives the amount of work done and the total, such as examples or layers."""
+
+Predictions = dict[str, np.ndarray]
+"""What metrics are computed from: arrays by name, whose first dimension is the examples of a split.
+
+An example is a text, a pair, a sentence, a question or a window of text: the unit that intervals resample.
+"""
 
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -27,7 +34,7 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 @dataclass(frozen=True)
 class Splits:
-    """Tokenised training and evaluation data. A split without a file is empty."""
+    """Tokenised training and evaluation data. Without training data, `train` is empty."""
 
     train: Sequence[Features]
     """Examples for calibration and fine-tuning."""
@@ -43,6 +50,8 @@ class Task(ABC):
     metric: str
     """Name of the main metric among those that `evaluate` returns."""
     greater_is_better: bool = True
+    proportions: ClassVar[tuple[str, ...]] = ()
+    """Names of the metrics that are the share of examples with a yes rather than a no, such as accuracy."""
     calibration_samples: ClassVar[int] = 2048
     class_endings: ClassVar[tuple[str, ...]]
     """Endings of the class names of models that have the head for this task."""
@@ -57,8 +66,8 @@ class Task(ABC):
             options: options of `ziplm.load`.
 
         Raises:
-            UsageError: the checkpoint has a different head.
-            ZipLMError: the checkpoint cannot be loaded; see `ziplm.load`.
+            UsageError: if the checkpoint has a different head.
+            ZipLMError: if the checkpoint cannot be loaded; see `ziplm.load`.
         """
         name = model_class_of(path, read_config(path)).__name__
         if not name.endswith(self.class_endings):
@@ -81,7 +90,7 @@ class Task(ABC):
             options: options of `ziplm.load`, or of transformers' `from_pretrained` if there is a new head.
 
         Raises:
-            UsageError: the checkpoint has a different head, and the task cannot make a new one.
+            UsageError: if the checkpoint has a different head, and the task cannot make a new one.
             BadCheckpoint: the checkpoint cannot be loaded with a new head.
         """
         found = self.new_head()
@@ -142,7 +151,7 @@ class Task(ABC):
             max_length: maximum number of tokens of an example.
 
         Raises:
-            UsageError: the data cannot be read, or does not fit the model or the task.
+            UsageError: if the data cannot be read, or does not fit the model or the task.
         """
 
     def collate(self, features: Sequence[Features]) -> Batch:
@@ -161,6 +170,37 @@ class Task(ABC):
         return batch
 
     @abstractmethod
+    def predict(
+        self,
+        model: PreTrainedModel,
+        features: Sequence[Features],
+        batch_size: int = 32,
+        progress: Progress | None = None,
+    ) -> Predictions:
+        """Run a model on one evaluation split, and return everything that its metrics depend on.
+
+        Args:
+            model: model to evaluate.
+            features: examples of the split.
+            batch_size: number of examples per forward pass.
+            progress: called after each batch.
+
+        Returns:
+            Arrays with one row per example. The order of the examples is the same for every model.
+
+        Raises:
+            UsageError: if there are no examples, or the batch size is not positive.
+        """
+
+    @abstractmethod
+    def metrics_of(self, predictions: Predictions) -> dict[str, float]:
+        """Compute all metrics by name from the predictions on a split, or on any selection of its examples.
+
+        Raises:
+            UsageError: if a metric is not finite.
+        """
+
+    @final
     def evaluate(
         self,
         model: PreTrainedModel,
@@ -168,7 +208,7 @@ class Task(ABC):
         batch_size: int = 32,
         progress: Progress | None = None,
     ) -> dict[str, float]:
-        """Compute all metrics of a model on one evaluation split.
+        """Compute all metrics of a model on one evaluation split: `metrics_of` the result of `predict`.
 
         Args:
             model: model to evaluate.
@@ -180,8 +220,9 @@ class Task(ABC):
             Metrics by name.
 
         Raises:
-            UsageError: there are no examples, the batch size is not positive, or a metric is not finite.
+            UsageError: if there are no examples, the batch size is not positive, or a metric is not finite.
         """
+        return self.metrics_of(self.predict(model, features, batch_size, progress))
 
     def prepare_reference(self, model: PreTrainedModel, features: Sequence[Features]) -> None:  # noqa: B027
         """Give the dense model to a task whose metric compares with it. By default, do nothing."""

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ziplm.errors import UsageError
 from ziplm.options.source import Source
-from ziplm.tasks.base import Features, Progress, Splits, Task
+from ziplm.tasks.base import Features, Predictions, Progress, Splits, Task
 from ziplm.tasks.columns import (
     LABEL_NAMES,
     TEXT_NAMES,
@@ -21,7 +21,7 @@ from ziplm.tasks.columns import (
     text_columns,
     texts_of,
 )
-from ziplm.tasks.encoding import Tokenised, check_fit, padding_token
+from ziplm.tasks.encoding import Tokenised, padding_token, require_match
 from ziplm.tasks.files import Table, read_table
 from ziplm.tasks.heads import Classification, Head, Regression
 from ziplm.tasks.inference import evaluation_batches, finite, inference
@@ -35,13 +35,14 @@ class SequenceTask(Task):
     Args:
         name: name of the task.
         metrics: names of its metrics; the first is the main one.
-        dataset: data set on the hub, as ``name`` or ``name:config``, used if no files are given.
+        dataset: dataset on the hub, as ``name`` or ``name:config``, used if no files are given.
         regression: whether the model predicts a number rather than a class.
     """
 
     class_endings = ("ForSequenceClassification",)
     text_names: Sequence[Sequence[str]] = TEXT_NAMES
     label_names: Sequence[str] = LABEL_NAMES
+    proportions = ("accuracy",)
     empty_texts: ClassVar[bool] = False
     """Whether the data may contain empty texts."""
 
@@ -91,7 +92,7 @@ class SequenceTask(Task):
         """Return the examples of a table, with labels if `labelled`."""
         label = label_column(table, source.label_column, self.label_names) if labelled else None
         columns = text_columns(table, source.text_columns, self.text_names, label)
-        check_fit(model, tokenizer, max_length, len(columns))
+        require_match(model, tokenizer, max_length, len(columns))
         others: dict[str, Sequence[Any]] = {}
         if label is not None:
             others["labels"] = self.labels(model, table, label)
@@ -105,30 +106,35 @@ class SequenceTask(Task):
         return labels_of(table, column, model_labels(model), outputs_of(model))
 
     def check_outputs(self, model: PreTrainedModel) -> None:
-        """Raise a UsageError unless the model's head has as many outputs as the task needs."""
+        """Raise UsageError unless the model's head has as many outputs as the task needs."""
         if outputs_of(model) < 2:
             raise UsageError(
                 f"the model has {outputs_of(model)} output, but task {self.name} needs one for each class",
                 "give a model with a classification head",
             )
 
-    def evaluate(
+    def predict(
         self,
         model: PreTrainedModel,
         features: Sequence[Features],
         batch_size: int = 32,
         progress: Progress | None = None,
-    ) -> dict[str, float]:
-        """See `Task.evaluate`."""
-        predictions = self.numbered(model, self.predict(model, features, batch_size, progress))
+    ) -> Predictions:
+        """See `Task.predict`. Returns predictions and labels: classes in the task's numbering, or numbers."""
+        predictions = self.numbered(model, self.outputs(model, features, batch_size, progress))
         labels = self.numbered(model, np.array([feature["labels"] for feature in features]))
-        return finite({name: METRICS[name](predictions, labels) for name in self.metrics})
+        return {"predictions": predictions, "labels": labels}
+
+    def metrics_of(self, predictions: Predictions) -> dict[str, float]:
+        """See `Task.metrics_of`."""
+        pair = predictions["predictions"], predictions["labels"]
+        return finite({name: METRICS[name](*pair) for name in self.metrics})
 
     def numbered(self, model: PreTrainedModel, classes: np.ndarray) -> np.ndarray:
         """Convert classes from the model's numbering to the task's, which metrics such as F1 rely on."""
         return classes
 
-    def predict(
+    def outputs(
         self,
         model: PreTrainedModel,
         features: Sequence[Features],
@@ -149,7 +155,7 @@ class ClassificationTask(SequenceTask):
     """Classification of the user's own data: one or two columns of text, and one of labels.
 
     Args:
-        dataset: data set on the hub, as ``name`` or ``name:config``, used if no files are given.
+        dataset: dataset on the hub, as ``name`` or ``name:config``, used if no files are given.
     """
 
     def __init__(self, dataset: str | None = None) -> None:

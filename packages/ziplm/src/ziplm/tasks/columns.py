@@ -20,7 +20,7 @@ LABEL_NAMES = ("label", "labels", "class", "target", "category")
 
 
 def require_columns(table: Table, names: Iterable[str], option: str) -> None:
-    """Raise a UsageError unless the table has all these columns; its hint is to give `option`."""
+    """Raise UsageError unless the table has all these columns; the hint says to give `option`."""
     for name in names:
         if name not in table.columns:
             raise UsageError(
@@ -42,7 +42,7 @@ def text_columns(
         label: label column, which is never chosen as text.
 
     Raises:
-        UsageError: a wanted column is missing, more than two are wanted, or the table has no text.
+        UsageError: if a wanted column is missing, more than two are wanted, or the table has no text.
     """
     if len(wanted) > 2:
         raise UsageError(
@@ -64,7 +64,7 @@ def label_column(table: Table, wanted: str | None, usual: Sequence[str]) -> str:
     """Return the label column: the wanted one if given, otherwise the first of the usual ones that exists.
 
     Raises:
-        UsageError: the table has no such column.
+        UsageError: if the table has no such column.
     """
     if wanted:
         require_columns(table, [wanted], "the right name with --label-column")
@@ -79,12 +79,12 @@ def label_column(table: Table, wanted: str | None, usual: Sequence[str]) -> str:
 
 
 def texts_of(table: Table, column: str, allow_empty: bool = False) -> list[str]:
-    """Return a column of texts; raise a UsageError if a value is not text, or empty unless `allow_empty`."""
+    """Return a column of texts; raise UsageError if a value is not text, or empty unless `allow_empty`."""
     values = table.columns[column]
     for number, value in enumerate(values, start=1):
         if not isinstance(value, str) or not (allow_empty or value.strip()):
             raise UsageError(
-                f"row {number} of {table.where} has no text in column {column!r} but {value!r}",
+                f"row {number} of {table.where} has {value!r} in column {column!r}, where a text is needed",
                 "give every row a text, or leave the row out",
             )
     return values
@@ -103,7 +103,7 @@ def labels_of(table: Table, column: str, names: dict[str, int], classes: int) ->
         classes: number of classes.
 
     Raises:
-        UsageError: a label is neither a known name nor a number from 0 to `classes` − 1.
+        UsageError: if a label is neither a known name nor a number from 0 to `classes` − 1.
     """
     known = {name.lower(): number for name, number in names.items()}
     own = [name.lower() for name in table.classes.get(column, [])]
@@ -125,7 +125,7 @@ def labels_of(table: Table, column: str, names: dict[str, int], classes: int) ->
 
 
 def numbers_of(table: Table, column: str) -> list[float]:
-    """Return a column of numbers as floats; raise a UsageError if a value is not a finite number."""
+    """Return a column of numbers as floats; raise UsageError if a value is not a finite number."""
     numbers = []
     for row, value in enumerate(table.columns[column], start=1):
         try:
@@ -134,7 +134,7 @@ def numbers_of(table: Table, column: str) -> list[float]:
             number = float("nan")
         if not abs(number) < float("inf"):
             raise UsageError(
-                f"row {row} of {table.where} has {value!r} in column {column!r}, which is no number",
+                f"row {row} of {table.where} has {value!r} in column {column!r}, which is not a number",
                 "give a finite number in every row",
             )
         numbers.append(number)

@@ -12,9 +12,9 @@ from ziplm.architectures.checkpoint import load
 from ziplm.architectures.network import from_hub
 from ziplm.errors import UsageError
 from ziplm.options.source import Source
-from ziplm.tasks.base import Features, Progress, Splits, Task
+from ziplm.tasks.base import Features, Predictions, Progress, Splits, Task
 from ziplm.tasks.columns import TEXT_NAMES, numbers_of, text_columns, texts_of
-from ziplm.tasks.encoding import Tokenised, check_fit, padding_token
+from ziplm.tasks.encoding import Tokenised, padding_token, require_match
 from ziplm.tasks.files import Table, existing, read_table, read_text
 from ziplm.tasks.heads import Embedding
 from ziplm.tasks.inference import evaluation_batches, finite, inference
@@ -36,10 +36,10 @@ class EmbeddingTask(Task):
     Args:
         pooling: "mean" or "cls". None takes the pooling of a sentence-transformers folder, and "mean" for
             other models.
-        dataset: data set on the hub, as ``name`` or ``name:config``, used if no files are given.
+        dataset: dataset on the hub, as ``name`` or ``name:config``, used if no files are given.
 
     Raises:
-        UsageError: the pooling is unknown.
+        UsageError: if the pooling is unknown.
     """
 
     name = "embedding"
@@ -73,7 +73,7 @@ class EmbeddingTask(Task):
     ) -> Splits:
         """See `Task.load_splits`. Texts are cut to the folder's own maximum length if that is shorter."""
         max_length = min(max_length, self.longest or max_length)
-        check_fit(model, tokenizer, max_length)
+        require_match(model, tokenizer, max_length)
         self.padding_id = padding_token(model, tokenizer)
         train, evaluation = read_parts(
             self.name,
@@ -108,27 +108,38 @@ class EmbeddingTask(Task):
         if "score" not in features[0]:
             self.reference = nearest(self.embed(model, features))
 
-    def evaluate(
+    def predict(
         self,
         model: PreTrainedModel,
         features: Sequence[Features],
         batch_size: int = 32,
         progress: Progress | None = None,
-    ) -> dict[str, float]:
-        """See `Task.evaluate`. Without scores, call `prepare_reference` with the same features first."""
+    ) -> Predictions:
+        """See `Task.predict`. Without scores, call `prepare_reference` with the same features first.
+
+        Returns:
+            "cosines" and "scores" of pairs. Without scores, "same", of shape (texts, neighbours): whether a
+            neighbour of a text is also one with the dense model.
+        """
         embeddings = self.embed(model, features, batch_size, progress)
         if "score" in features[0]:
             cosines = (embeddings[::2] * embeddings[1::2]).sum(-1).numpy()
             scores = torch.tensor([feature["score"] for feature in features[::2]]).numpy()
-            return finite({"spearman": spearman(cosines, scores), "pearson": pearson(cosines, scores)})
+            return {"cosines": cosines, "scores": scores}
         own = nearest(embeddings)
         if self.reference is None or self.reference.shape != own.shape:
             raise UsageError(
                 "there is no dense model to compare neighbours with",
                 "evaluate on pairs with scores, or give --dense MODEL",
             )
-        same = (own[:, :, None] == self.reference[:, None, :]).any(-1)  # (texts, neighbours)
-        return {"neighbour_overlap": float(same.float().mean())}
+        return {"same": (own[:, :, None] == self.reference[:, None, :]).any(-1).numpy()}
+
+    def metrics_of(self, predictions: Predictions) -> dict[str, float]:
+        """See `Task.metrics_of`."""
+        if "same" in predictions:
+            return {"neighbour_overlap": float(torch.from_numpy(predictions["same"]).float().mean())}
+        pair = predictions["cosines"], predictions["scores"]
+        return finite({"spearman": spearman(*pair), "pearson": pearson(*pair)})
 
     def copy_extras(self, source: str | Path, target: str | Path) -> None:
         """Write the files that sentence-transformers needs to open the target, with this task's pooling."""
@@ -177,7 +188,7 @@ def nearest(embeddings: torch.Tensor) -> torch.Tensor:
         Indices of other texts, (texts, neighbours): 10 neighbours, or fewer if there are few texts.
 
     Raises:
-        UsageError: there are fewer than three texts.
+        UsageError: if there are fewer than three texts.
     """
     count = min(NEIGHBOURS, (len(embeddings) - 1) // 2)
     if count < 1:

@@ -79,10 +79,10 @@ class Tokenised(Examples):
         ]
 
 
-def check_fit(
+def require_match(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int, texts: int = 1
 ) -> None:
-    """Raise a UsageError unless the model supports the tokenizer's vocabulary and the maximum length.
+    """Raise UsageError unless the model supports the tokenizer's vocabulary and the maximum length.
 
     Args:
         model: the model.

@@ -16,7 +16,7 @@ from ziplm.errors import UsageError, one_line
 
 @dataclass(frozen=True)
 class Table:
-    """Named columns of equal length; `where` is the name of their file or data set, for error messages."""
+    """Named columns of equal length; `where` is the name of their file or dataset, for error messages."""
 
     where: str
     columns: dict[str, list[Any]]
@@ -39,7 +39,7 @@ def read_table(path: str, headerless: Sequence[str] = (), skip_broken: bool = Fa
         skip_broken: skip rows of a tsv file that have too few or too many columns.
 
     Raises:
-        UsageError: the file does not exist, has an unknown extension, is malformed, or has no examples.
+        UsageError: if the file does not exist, has an unknown extension, is malformed, or has no examples.
     """
     file = existing(path)
     readers: dict[str, Callable[[], dict[str, list[Any]]]] = {
@@ -63,7 +63,7 @@ def read_text(path: str | Path) -> str:
     """Read a text file in UTF-8, without its byte order mark and with its line endings unchanged.
 
     Raises:
-        UsageError: the file does not exist, or is not UTF-8 text.
+        UsageError: if the file does not exist, or is not UTF-8 text.
     """
     data = existing(path).read_bytes()
     try:
@@ -81,7 +81,7 @@ def read_text(path: str | Path) -> str:
 
 
 def existing(path: str | Path) -> Path:
-    """Return the path of a file, with ``~`` expanded; raise a UsageError unless the file exists."""
+    """Return the path of a file, with ``~`` expanded; raise UsageError unless the file exists."""
     file = Path(path).expanduser()
     if not file.is_file():
         what = "is a folder, not a file" if file.is_dir() else "does not exist"
@@ -93,7 +93,7 @@ def read_json_records(file: Path) -> list[Any]:
     """Read the examples of a json file: a list, an object with a list under "data", or one object per line.
 
     Raises:
-        UsageError: the file is not JSON, or holds no list of examples.
+        UsageError: if the file is not JSON, or holds no list of examples.
     """
     text = read_text(file)
     try:
@@ -156,7 +156,9 @@ def _rows_as_columns(
         return {}
     names = header[0]
     if len(set(names)) < len(names):
-        raise UsageError(f"{file} has two columns of one name among {', '.join(names)}", "rename one of them")
+        raise UsageError(
+            f"{file} has two columns with the same name among {', '.join(names)}", "rename one of them"
+        )
     kept = []
     for number, row in enumerate(rows, start=1):
         if len(row) == len(names):

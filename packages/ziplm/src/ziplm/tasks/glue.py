@@ -153,7 +153,7 @@ class GlueTask(SequenceTask):
         self, model: PreTrainedModel, features: Sequence[Features], path: str | Path
     ) -> None:
         """Write predictions on a test set as the GLUE server expects them: index and prediction, in order."""
-        predictions = self.predict(model, features)
+        predictions = self.outputs(model, features)
         if self.regression:
             answers = [f"{number:.3f}" for number in np.clip(predictions, 0, 5)]
         else:
@@ -178,7 +178,7 @@ class GlueTask(SequenceTask):
         return read_table(path, self.spec.headerless, self.spec.broken_rows)
 
     def check_outputs(self, model: PreTrainedModel) -> None:
-        """Raise a UsageError unless the head has one output per class, or a single one for a regression."""
+        """Raise UsageError unless the head has one output per class, or a single one for a regression."""
         needed = len(self.spec.labels) or 1
         if outputs_of(model) != needed:
             raise UsageError(

@@ -1,7 +1,7 @@
 """Heads: how to read a model's outputs, sample from them, and compare them, all without labels.
 
-Calibration takes gradients of the log-probability of outcomes drawn from the model's own predictions, which
-are samples of the Fisher information. The search takes the divergence from the reference model.
+Calibration takes gradients of the log-probability of outcomes drawn from the model's own predictions, whose
+outer products estimate the Fisher information. The search uses the divergence from the reference model.
 """
 
 import math
@@ -33,7 +33,7 @@ def mean_divergence(parts: Sequence[Divergence]) -> float:
 
 
 def is_clearly_lower(parts: Sequence[Divergence], others: Sequence[Divergence]) -> bool:
-    """Return whether a sum of divergences is lower than another on the same samples, by two standard errors.
+    """Return whether one model's divergence is lower than another's by more than two standard errors.
 
     On a hundred short texts, a difference of a tenth is chance: refitting MiniLM at 3x lowered the divergence
     by 16 % on 128 phrases of SST-2's training set, but raised it by 40 % on 1000 sentences.
@@ -42,14 +42,14 @@ def is_clearly_lower(parts: Sequence[Divergence], others: Sequence[Divergence]) 
         parts: divergences of one model, batch by batch; at least two for a standard error.
         others: divergences of the other model on the same batches.
     """
-    changes = [own.total - other.total for own, other in zip(parts, others, strict=True)]
+    changes = [part.total - other.total for part, other in zip(parts, others, strict=True)]
     if len(changes) < 2:
         return False
     return math.fsum(changes) < -2 * math.sqrt(len(changes)) * statistics.stdev(changes)
 
 
 def inputs_of(batch: Mapping[str, torch.Tensor]) -> Batch:
-    """Return a batch without its labels, to call a model that is to compute no loss."""
+    """Return a batch without its labels, so that the model computes no loss."""
     return {name: value for name, value in batch.items() if name not in LABELS}
 
 
@@ -93,7 +93,7 @@ class Head(ABC):
         """Return how far outputs are from those of a reference model: KL(reference ‖ outputs), or a distance.
 
         Args:
-            model: a model whose language head makes logits of hidden states; others ignore it.
+            model: its language head turns hidden states into logits; heads without hidden states ignore it.
             outputs: result of `outputs` for the model to judge.
             reference: result of `outputs` for the reference model.
             batch: the batch that both models were called with.

@@ -1,4 +1,4 @@
-"""Read data sets from the hub, or from the local cache if there is no network."""
+"""Read datasets from the hub, or from the local cache if there is no network."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,16 +11,16 @@ from ziplm.tasks.files import Table
 
 
 def read_hub(title: str, split: str) -> Table:
-    """Read one split of a data set, without running code of the data set.
+    """Read one split of a dataset, without running code of the dataset.
 
     Without a network, the local cache is used immediately, rather than after half a minute of retries.
 
     Args:
-        title: name of the data set, as ``name`` or ``name:config``.
+        title: name of the dataset, as ``name`` or ``name:config``.
         split: name of the split.
 
     Raises:
-        UsageError: the data set or the split cannot be loaded.
+        UsageError: if the dataset or the split cannot be loaded.
     """
     name, _, config = title.partition(":")
     with _offline_unless_reachable() as reachable:
@@ -39,7 +39,7 @@ def read_hub(title: str, split: str) -> Table:
                     "give --train-file and --validation-file",
                 ) from error
             raise UsageError(
-                f"the data set {title} has no split {split}, or cannot be loaded: {one_line(error)}",
+                f"the dataset {title} has no split {split}, or cannot be loaded: {one_line(error)}",
                 "check the name, or give --train-file and --validation-file",
             ) from error
     # For a column of lists, `feature` is the kind of the elements.

@@ -13,10 +13,10 @@ from ziplm.tasks.heads import Batch
 
 
 def finite(metrics: dict[str, float]) -> dict[str, float]:
-    """Return the metrics; raise a UsageError if any of them is not finite, so that it is never recorded."""
+    """Return the metrics; raise UsageError if any of them is not finite, so that it is never recorded."""
     if not all(math.isfinite(value) for value in metrics.values()):
         raise UsageError(
-            f"the model's outputs are no finite numbers: {', '.join(f'{k} {v}' for k, v in metrics.items())}",
+            f"the model's outputs are not finite: {', '.join(f'{k} {v}' for k, v in metrics.items())}",
             "load it in float32, or compress less",
         )
     return metrics
@@ -45,7 +45,7 @@ def evaluation_batches(
     """Yield the batches of `Task.batches` on the model's device, and report progress after each.
 
     Raises:
-        UsageError: there are no examples, or the batch size is not positive.
+        UsageError: if there are no examples, or the batch size is not positive.
     """
     if not len(features):
         raise UsageError("there are no examples to evaluate on", "give --validation-file or --eval-file")

@@ -6,15 +6,16 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
+import torch
 import torch.nn.functional as F  # noqa: N812
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ziplm.architectures.registry import language_head
 from ziplm.errors import UsageError
 from ziplm.options.source import Source
-from ziplm.tasks.base import Features, Progress, Splits, Task
+from ziplm.tasks.base import Features, Predictions, Progress, Splits, Task
 from ziplm.tasks.columns import text_columns, texts_of
-from ziplm.tasks.encoding import Examples, check_fit, padding_token
+from ziplm.tasks.encoding import Examples, padding_token, require_match
 from ziplm.tasks.files import Table, existing, read_table, read_text
 from ziplm.tasks.heads import IGNORED
 from ziplm.tasks.inference import evaluation_batches, finite, inference
@@ -30,7 +31,7 @@ class LanguageTask(Task):
     """Base class of the language modelling tasks: reads text and computes perplexity.
 
     Args:
-        dataset: data set on the hub, as ``name`` or ``name:config``, used if no files are given.
+        dataset: dataset on the hub, as ``name`` or ``name:config``, used if no files are given.
         separator: text inserted between the rows of a table.
     """
 
@@ -59,30 +60,36 @@ class LanguageTask(Task):
 
         return read_parts(self.name, source, read, join, self.dataset)
 
-    def evaluate(
+    def predict(
         self,
         model: PreTrainedModel,
         features: Sequence[Features],
         batch_size: int = 32,
         progress: Progress | None = None,
-    ) -> dict[str, float]:
-        """See `Task.evaluate`. Logits are computed a few rows at a time, because all would take gigabytes."""
-        total, count = 0.0, 0
+    ) -> Predictions:
+        """See `Task.predict`. Returns the negative log-likelihood and the number of tokens of each window.
+
+        Logits are computed a few rows at a time, because all would take gigabytes.
+        """
+        losses, tokens = np.zeros(len(features)), np.zeros(len(features), dtype=np.int64)
         with inference(model):
             head = language_head(model)
-            for _, batch in evaluation_batches(self, model, features, batch_size, progress):
+            for chosen, batch in evaluation_batches(self, model, features, batch_size, progress):
                 states = self.head.outputs(model, batch)  # (batch, tokens, hidden)
                 labels = batch["labels"]  # (batch, tokens)
                 if self.head.kind == "causal":
                     states, labels = states[:, :-1], labels[:, 1:]
                 counted = labels != IGNORED
                 pairs = zip(states[counted].split(ROWS), labels[counted].split(ROWS), strict=True)
-                total += sum(
-                    float(F.cross_entropy(head(rows).float(), wanted, reduction="sum"))
-                    for rows, wanted in pairs
-                )
-                count += int(counted.sum())
-        mean = total / max(count, 1)
+                own = [token_losses(head(rows).float(), wanted) for rows, wanted in pairs]
+                windows = np.array(chosen)[counted.nonzero()[:, 0].cpu().numpy()]  # (rows,): index of each
+                np.add.at(losses, windows, np.concatenate([np.zeros(0), *own]))
+                np.add.at(tokens, windows, 1)
+        return {"losses": losses, "tokens": tokens}
+
+    def metrics_of(self, predictions: Predictions) -> dict[str, float]:
+        """See `Task.metrics_of`. The loss is the mean over all tokens."""
+        mean = math.fsum(predictions["losses"]) / max(int(predictions["tokens"].sum()), 1)
         return finite({"perplexity": math.exp(min(mean, 700.0)), "loss": mean})  # exp(710) overflows
 
 
@@ -92,7 +99,7 @@ class CausalTask(LanguageTask):
     Args:
         stride: distance, in tokens, between the starts of consecutive evaluation windows. Tokens that an
             earlier window has covered are context only. None: windows do not overlap.
-        dataset: data set on the hub, as ``name`` or ``name:config``, used if no files are given.
+        dataset: dataset on the hub, as ``name`` or ``name:config``, used if no files are given.
         separator: text inserted between the rows of a table.
     """
 
@@ -113,7 +120,7 @@ class CausalTask(LanguageTask):
 
         An incomplete last window is dropped from the training text, unless it is the only one.
         """
-        check_fit(model, tokenizer, max_length)
+        require_match(model, tokenizer, max_length)
         stride = max_length if self.stride is None else self.stride
         if not 1 <= stride <= max_length:
             raise UsageError(
@@ -166,11 +173,28 @@ class Windows(Examples):
         return {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": labels}
 
 
+def token_losses(logits: torch.Tensor, wanted: torch.Tensor) -> np.ndarray:
+    """Return the cross-entropy of each row of logits, float64 of shape (rows,).
+
+    The last row also carries the rounding error of torch's float32 sum over the rows, about 1e-7 of it. The
+    rows thus add up to exactly that sum, from which version 0.1 computed perplexities.
+
+    Args:
+        logits: float32, (rows, vocabulary).
+        wanted: ids of the right tokens, (rows,).
+    """
+    log_probabilities = logits.log_softmax(-1)
+    rows = F.nll_loss(log_probabilities, wanted, reduction="none").double().cpu().numpy()
+    total = float(F.nll_loss(log_probabilities, wanted, reduction="sum"))
+    rows[-1:] += np.nan_to_num(total - math.fsum(rows))  # an infinite sum has no rounding error
+    return rows
+
+
 def tokens_of(tokenizer: PreTrainedTokenizerBase, text: str) -> np.ndarray:
     """Return the tokens of a long text without special tokens, int32 of shape (tokens,).
 
     Raises:
-        UsageError: the text has fewer than two tokens.
+        UsageError: if the text has fewer than two tokens.
     """
     pieces = list(pieces_of(text))
     encoded = tokenizer(pieces, add_special_tokens=False, verbose=False)["input_ids"] if pieces else []

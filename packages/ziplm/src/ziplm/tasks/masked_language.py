@@ -8,7 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ziplm.errors import UsageError
 from ziplm.options.source import Source
 from ziplm.tasks.base import Features, Splits
-from ziplm.tasks.encoding import Examples, check_fit, padding_token
+from ziplm.tasks.encoding import Examples, padding_token, require_match
 from ziplm.tasks.heads import IGNORED
 from ziplm.tasks.language import LanguageTask, tokens_of
 from ziplm.tasks.language_model import LanguageModel
@@ -24,11 +24,11 @@ class MaskedTask(LanguageTask):
     Args:
         share: share of the tokens to predict, between 0 and 1.
         seed: seed of the choice of masked tokens.
-        dataset: data set on the hub, as ``name`` or ``name:config``, used if no files are given.
+        dataset: dataset on the hub, as ``name`` or ``name:config``, used if no files are given.
         separator: text inserted between the rows of a table.
 
     Raises:
-        UsageError: the share is not between 0 and 1.
+        UsageError: if the share is not between 0 and 1.
     """
 
     name = "masked-lm"
@@ -47,7 +47,7 @@ class MaskedTask(LanguageTask):
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: Source, max_length: int
     ) -> Splits:
         """See `Task.load_splits`. Text is cut into windows of `max_length` tokens, with special tokens."""
-        check_fit(model, tokenizer, max_length)
+        require_match(model, tokenizer, max_length)
         if tokenizer.mask_token_id is None:
             raise UsageError(
                 "the tokenizer has no mask token", "give the tokenizer of a masked language model"

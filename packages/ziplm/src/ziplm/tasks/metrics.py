@@ -1,10 +1,13 @@
-"""Metrics of predictions against labels. A correlation is 0 if predictions or labels are constant."""
+"""Metrics of predictions against labels. A correlation is 0 if predictions or labels are constant.
+
+F1 and the Matthews coefficient have the values of scikit-learn, a hundred times as fast on few examples:
+intervals compute them for a thousand resamples.
+"""
 
 from collections.abc import Callable
 
 import numpy as np
 import scipy.stats
-import sklearn.metrics
 
 ROUNDING = 1e-7  # relative; float32 outputs that vary by less are taken to be constant
 
@@ -19,19 +22,25 @@ def accuracy(predictions: Predictions, labels: Predictions) -> float:
 
 def f1(predictions: Predictions, labels: Predictions) -> float:
     """Return the F1 score of class 1."""
-    return float(sklearn.metrics.f1_score(labels, predictions, zero_division=0))
+    total = int(np.sum(predictions == 1) + np.sum(labels == 1))
+    return 2 * int(np.sum((predictions == 1) & (labels == 1))) / total if total else 0.0
 
 
 def macro_f1(predictions: Predictions, labels: Predictions) -> float:
     """Return the mean F1 score over all classes that occur in predictions or labels."""
-    return float(sklearn.metrics.f1_score(labels, predictions, average="macro", zero_division=0))
+    right, found, wanted = _class_counts(predictions, labels)
+    occur = found + wanted > 0
+    return float(np.mean(2 * right[occur] / (found + wanted)[occur]))
 
 
 def matthews(predictions: Predictions, labels: Predictions) -> float:
     """Return the Matthews correlation coefficient."""
     if not (np.ptp(predictions) and np.ptp(labels)):
         return 0.0
-    return float(sklearn.metrics.matthews_corrcoef(labels, predictions))
+    right, found, wanted = _class_counts(predictions, labels)
+    count = len(labels)
+    shared = count * int(right.sum()) - int(found @ wanted)
+    return float(shared / np.sqrt(float(count**2 - int(found @ found)) * (count**2 - int(wanted @ wanted))))
 
 
 def pearson(predictions: Predictions, labels: Predictions) -> float:
@@ -42,6 +51,14 @@ def pearson(predictions: Predictions, labels: Predictions) -> float:
 def spearman(predictions: Predictions, labels: Predictions) -> float:
     """Return the Spearman rank correlation coefficient."""
     return _correlation(lambda a, b: scipy.stats.spearmanr(a, b).statistic, predictions, labels)
+
+
+def _class_counts(predictions: Predictions, labels: Predictions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Count, for each class, the correct predictions, all predictions and the labels; each (classes,)."""
+    classes = int(max(predictions.max(), labels.max())) + 1
+    counted = (labels[predictions == labels], predictions, labels)
+    right, found, wanted = (np.bincount(values, minlength=classes) for values in counted)
+    return right, found, wanted
 
 
 def _correlation(

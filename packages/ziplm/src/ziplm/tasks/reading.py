@@ -1,4 +1,4 @@
-"""Read training and evaluation data from files, or from a data set on the hub."""
+"""Read training and evaluation data from files, or from a dataset on the hub."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
@@ -27,16 +27,16 @@ def read_parts(
         source: where the data comes from. If it names any file, all data comes from files.
         read: reads a file into the type that the task needs.
         convert: converts a table of the hub to the same type.
-        dataset: data set on the hub, as ``name`` or ``name:config``, used if no files are given.
+        dataset: dataset on the hub, as ``name`` or ``name:config``, used if no files are given.
         evaluation_files: evaluation files by name of the split; None takes those of the source.
-        evaluation_splits: evaluation splits of the data set on the hub.
+        evaluation_splits: evaluation splits of the dataset on the hub.
 
     Returns:
         The training data, or None if there is none or it is not wanted, and the evaluation data by name of
         the split.
 
     Raises:
-        UsageError: neither files nor a data set are given, or they cannot be read.
+        UsageError: if neither files nor a dataset are given, or they cannot be read.
     """
     if source.has_files:
         files = source.evaluation_files if evaluation_files is None else evaluation_files

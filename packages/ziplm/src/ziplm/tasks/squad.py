@@ -9,9 +9,9 @@ from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrai
 
 from ziplm.errors import UsageError
 from ziplm.options.source import Source
-from ziplm.tasks.base import INPUTS, Features, Progress, Splits, Task
+from ziplm.tasks.base import INPUTS, Features, Predictions, Progress, Splits, Task
 from ziplm.tasks.columns import require_columns
-from ziplm.tasks.encoding import PORTION, Packed, check_fit, padding_token
+from ziplm.tasks.encoding import PORTION, Packed, padding_token, require_match
 from ziplm.tasks.files import Table, existing, read_json_records, read_table
 from ziplm.tasks.heads import Spans
 from ziplm.tasks.inference import evaluation_batches, inference
@@ -46,6 +46,7 @@ class SquadTask(Task):
     name = "squad"
     metric = "f1"
     class_endings = ("ForQuestionAnswering",)
+    proportions = ("exact_match",)
 
     def __init__(self, overlap: int | None = None, max_answer: int = 30) -> None:
         if max_answer < 1:
@@ -58,7 +59,7 @@ class SquadTask(Task):
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: Source, max_length: int
     ) -> Splits:
         """See `Task.load_splits`. Long paragraphs become several windows; long questions are cut."""
-        check_fit(model, tokenizer, max_length, 2)
+        require_match(model, tokenizer, max_length, 2)
         if not tokenizer.is_fast:
             raise UsageError("the tokenizer cannot map tokens back to the text", "give a fast tokenizer")
         self.padding_id = padding_token(model, tokenizer)
@@ -80,7 +81,7 @@ class SquadTask(Task):
         Each window holds the question, the positions of the answer if it is inside, and the data for scoring.
 
         Raises:
-            UsageError: the overlap does not fit `max_length`.
+            UsageError: if the overlap does not fit `max_length`.
         """
         third = max_length // 3
         overlap = third if self.overlap is None else self.overlap
@@ -124,14 +125,18 @@ class SquadTask(Task):
                 )
         return packed
 
-    def evaluate(
+    def predict(
         self,
         model: PreTrainedModel,
         features: Sequence[Features],
         batch_size: int = 32,
         progress: Progress | None = None,
-    ) -> dict[str, float]:
-        """See `Task.evaluate`. The answer to a question is the best span of all its windows."""
+    ) -> Predictions:
+        """See `Task.predict`. Returns F1 and exact match of each question.
+
+        The answer to a question is the best span of all its windows. Questions are in the order in which the
+        batches reach them.
+        """
         best: dict[int, tuple[float, str, tuple[str, ...]]] = {}
         with inference(model):
             for chosen, batch in evaluation_batches(self, model, features, batch_size, progress):
@@ -143,9 +148,13 @@ class SquadTask(Task):
                         best[window["question"]] = (score, answer, window["answers"])
         answered = [(answer, answers) for _, answer, answers in best.values()]
         return {
-            "f1": float(np.mean([best_score(f1, *pair) for pair in answered])),
-            "exact_match": float(np.mean([best_score(exact_match, *pair) for pair in answered])),
+            "f1": np.array([best_score(f1, *pair) for pair in answered]),
+            "exact_match": np.array([best_score(exact_match, *pair) for pair in answered]),
         }
+
+    def metrics_of(self, predictions: Predictions) -> dict[str, float]:
+        """See `Task.metrics_of`. Both metrics are means over questions."""
+        return {name: float(np.mean(predictions[name])) for name in ("f1", "exact_match")}
 
     def answer(self, starts: np.ndarray, ends: np.ndarray, window: Features) -> tuple[float, str]:
         """Find the best answer in a window: the span of the context with the largest sum of logits.
@@ -173,7 +182,7 @@ def read_questions(path: str) -> list[Question]:
     """Read questions from the published JSON of SQuAD, or from a table with context, question and answers.
 
     Raises:
-        UsageError: the file cannot be read, or its questions are malformed.
+        UsageError: if the file cannot be read, or its questions are malformed.
     """
     file = existing(path)
     if file.suffix.lower() == ".json":

@@ -9,9 +9,9 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from ziplm.architectures.network import from_hub
 from ziplm.errors import UsageError
 from ziplm.options.source import Source
-from ziplm.tasks.base import Features, Progress, Splits, Task
+from ziplm.tasks.base import Features, Predictions, Progress, Splits, Task
 from ziplm.tasks.columns import label_column, labels_of, model_labels, outputs_of, require_columns
-from ziplm.tasks.encoding import Tokenised, check_fit, padding_token
+from ziplm.tasks.encoding import Tokenised, padding_token, require_match
 from ziplm.tasks.files import Table, read_table
 from ziplm.tasks.heads import IGNORED, TokenClassification
 from ziplm.tasks.inference import evaluation_batches, inference
@@ -19,6 +19,8 @@ from ziplm.tasks.reading import as_is, read_parts
 
 WORD_NAMES = ("tokens", "words")
 TAG_NAMES = ("ner_tags", "tags", "labels", "pos_tags", "chunk_tags")
+COUNTS = ("right", "words", "found", "wanted", "common")
+"""Counts of a sentence: words tagged correctly, words, entities predicted, entities in the data, in both."""
 
 
 class TokenTask(Task):
@@ -28,7 +30,7 @@ class TokenTask(Task):
     counted.
 
     Args:
-        dataset: data set on the hub, as ``name`` or ``name:config``, used if no files are given.
+        dataset: dataset on the hub, as ``name`` or ``name:config``, used if no files are given.
     """
 
     name = "token-classification"
@@ -52,7 +54,7 @@ class TokenTask(Task):
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: Source, max_length: int
     ) -> Splits:
         """See `Task.load_splits`. Training examples are tokenised on access."""
-        check_fit(model, tokenizer, max_length)
+        require_match(model, tokenizer, max_length)
         if not tokenizer.is_fast:
             raise UsageError("the tokenizer cannot map tokens back to the text", "give a fast tokenizer")
         self.padding_id = padding_token(model, tokenizer)
@@ -89,26 +91,32 @@ class TokenTask(Task):
         tags_of_rows = [[next(numbers) for _ in tags] for _, tags in rows]
         return TaggedWords(tokenizer, [[words for words, _ in rows]], max_length, {"tags": tags_of_rows})
 
-    def evaluate(
+    def predict(
         self,
         model: PreTrainedModel,
         features: Sequence[Features],
         batch_size: int = 32,
         progress: Progress | None = None,
-    ) -> dict[str, float]:
-        """See `Task.evaluate`."""
+    ) -> Predictions:
+        """See `Task.predict`. Returns the counts of words and of entities in each sentence."""
         tags = {number: name for name, number in model_labels(model).items()}
-        right = words = found = wanted = common = 0
+        counts = {name: np.zeros(len(features), dtype=np.int64) for name in COUNTS}
         with inference(model):
-            for _, batch in evaluation_batches(self, model, features, batch_size, progress):
+            for chosen, batch in evaluation_batches(self, model, features, batch_size, progress):
                 guesses = self.head.outputs(model, batch).argmax(-1).cpu().numpy()  # (batch, tokens)
-                for guess, label in zip(guesses, batch["labels"].cpu().numpy(), strict=True):
+                for index, guess, label in zip(chosen, guesses, batch["labels"].cpu().numpy(), strict=True):
                     counted = label != IGNORED
-                    right += int(np.sum(guess[counted] == label[counted]))
-                    words += int(np.sum(counted))
+                    right = np.sum(guess[counted] == label[counted])
                     own = entities([tags.get(number, "O") for number in guess[counted]])
                     true = entities([tags.get(number, "O") for number in label[counted]])
-                    found, wanted, common = found + len(own), wanted + len(true), common + len(own & true)
+                    row = (right, np.sum(counted), len(own), len(true), len(own & true))
+                    for name, count in zip(COUNTS, row, strict=True):
+                        counts[name][index] = count
+        return counts
+
+    def metrics_of(self, predictions: Predictions) -> dict[str, float]:
+        """See `Task.metrics_of`. All sentences are counted together."""
+        right, words, found, wanted, common = (int(predictions[name].sum()) for name in COUNTS)
         f1 = 2 * common / (found + wanted) if common else 0.0
         return {
             "f1": f1,

@@ -1,4 +1,4 @@
-"""Modules made from modules: a single branch of a layer, and copies that share all weights."""
+"""One branch of a layer as a module of its own, and copies of modules that share all weights."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from torch import nn
 from transformers import DynamicCache
 
 
-class Block(nn.Module):
+class BranchModule(nn.Module):
     """One branch of a layer as a torch module of its own, for engines that need one.
 
     Args:
@@ -33,7 +33,7 @@ class Block(nn.Module):
             with torch.inference_mode():
                 run(layer, kind, past, cache=self.cache)
         held: list[Any] = [] if self.cache is None else self.cache.layers
-        self._held = [(place, place.keys, place.values) for place in held]
+        self._held = [(cached, cached.keys, cached.values) for cached in held]
 
     def forward(self, hidden: torch.Tensor, mask: object = None) -> torch.Tensor:
         """(batch, tokens, hidden) -> (batch, tokens, hidden)."""
@@ -41,8 +41,8 @@ class Block(nn.Module):
             # The cache grows by replacing its tensors with longer ones, so that the original tensors are
             # unchanged. Putting them back takes a microsecond, which matters because this call is timed.
             del self.cache.layers[len(self._held) :]
-            for place, keys, values in self._held:
-                place.keys, place.values = keys, values
+            for cached, keys, values in self._held:
+                cached.keys, cached.values = keys, values
         return self.run(self.layer, self.kind, hidden, mask, self.cache)
 
 

@@ -1,4 +1,4 @@
-"""Statistics of what a branch receives: moments of its inputs, and of the residual stream after it."""
+"""Statistics of a branch: moments of the inputs of its output matrix, and of the residual stream after it."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,8 @@ from torch import nn
 
 
 @dataclass
-class BranchInputs:
-    """What one branch received during calibration.
+class BranchStatistics:
+    """Statistics of one branch over the calibration samples.
 
     Attributes:
         moments: moments of the inputs of its output matrix.
