@@ -102,7 +102,13 @@ def setting_of(said: dict[str, Any]) -> tuple[Setting, str | None]:
         UsageError: if a value is out of range, or not used by the regime.
     """
     made = Options(**{name: value for name, value in said.items() if name in ENVIRONMENT})
-    return made.setting, made.attention
+    if made.clock != "auto":
+        return made.setting, made.attention
+    from ziplm.stages.clock import choose_clock, probe_machine
+
+    setting, reason = choose_clock(made.setting, probe_machine())
+    click.echo(reason, err=True)
+    return setting, made.attention
 
 
 def default_of(name: str) -> Any:

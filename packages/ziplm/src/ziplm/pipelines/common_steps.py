@@ -45,7 +45,7 @@ def profile(start: Start, run: Run) -> LatencyTable:
 
 def measured_table(start: Start, seconds: float, advance: Callable[[float, float], None]) -> LatencyTable:
     """Measure the latency table of the dense model."""
-    setting = start.options.setting
+    setting = start.setting
     return latency_table(
         for_measuring(start.dense, setting),
         setting,
@@ -75,7 +75,7 @@ def make_choices(
 ) -> Choices:
     """Return the choices of a model: its levels, costs and priors. Without priors, nothing can be solved."""
     levels = branch_levels(start.architecture, current, start.options.round_to)
-    costs = branch_costs(start.architecture, current, levels, start.options.setting)
+    costs = branch_costs(start.architecture, current, levels, start.setting)
     dense_branches = start.architecture.branches(start.dense)
     return Choices(levels, priors or {}, table, costs, start.options.uniform, dense_branches)
 

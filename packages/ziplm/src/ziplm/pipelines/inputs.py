@@ -74,7 +74,8 @@ def _write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> str:
         lines = [json.dumps(dict(row), ensure_ascii=False) for row in rows]
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"an example for {path.stem} cannot be stored: {error}", "give mappings of text, numbers and lists"
+            f"an example for {path.stem} cannot be stored: {error}",
+            "give mappings of text, numbers and lists",
         ) from error
     text = "".join(f"{line}\n" for line in lines)
     if not path.exists():

@@ -1,20 +1,26 @@
 """Loading what a run starts from: the dense model, its task, and its data."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from latency_profiler import LatencyTable
 from transformers import PreTrainedModel
 
 from ziplm.architectures.registry import architecture_of
 from ziplm.errors import UsageError
 from ziplm.options.options import Options
+from ziplm.options.setting import Setting
 from ziplm.pipelines.values import Samples, Start
 from ziplm.runs.folder import Run
+from ziplm.stages.clock import choose_clock, probe_machine
 from ziplm.stages.workload import require_device
 from ziplm.tasks import Features, Splits, Task, make_task
 
+PERCENTILES = (10, 50, 90)  # of the lengths of the data, at which latency is measured
 FEWEST = 8  # smallest number of samples in each part of `Samples`, unless fewer are asked for
 
 
@@ -23,12 +29,37 @@ def load_start(options: Options, run: Run) -> Start:
     task = make_task(options.task, **options.task_settings)
     dense = _load_dense(options, task)
     tokenizer = task.load_tokenizer(options.model)
-    length = min(options.max_length or options.sequence_length, dense.config.max_position_embeddings)
+    length = min(options.data_length, dense.config.max_position_embeddings)
     with run.reporter.stage("reading data"):
         splits = task.load_splits(dense, tokenizer, options.source, length)
     _check(options, task, splits)
     samples = draw_samples(splits.train, options, task, options.seed)
-    return Start(options, task, dense, tokenizer, splits, samples)
+    setting = _with_clock(_with_lengths(options.setting, samples, run), options, run)
+    return Start(options, task, dense, tokenizer, splits, samples, setting)
+
+
+def _with_lengths(setting: Setting, samples: Samples, run: Run) -> Setting:
+    """Measure latency at the lengths of the data, unless lengths are given."""
+    if setting.regime != "latency" or setting.prompt_lengths:
+        return setting
+    lengths = [len(sample["input_ids"]) for sample in samples.calibration]
+    chosen = tuple(max(1, round(float(length))) for length in np.percentile(lengths, PERCENTILES))
+    run.reporter.note(
+        f"measuring inputs of {', '.join(map(str, chosen))} tokens: 10th, 50th and 90th percentile of the "
+        "calibration data"
+    )
+    return replace(setting, prompt_lengths=chosen)
+
+
+def _with_clock(setting: Setting, options: Options, run: Run) -> Setting:
+    """Choose the clock; a run that has a latency table keeps the table's, so that all times compare."""
+    if setting.clock != "auto" or options.latency_table is not None:
+        return setting
+    if not run.workers.missing(run.latency_file):
+        return replace(setting, clock=LatencyTable.load(run.latency_file).environment.clock)  # type: ignore[arg-type]
+    setting, reason = run.workers.first(lambda: choose_clock(setting, probe_machine()))
+    run.reporter.note(reason)
+    return setting
 
 
 def _load_dense(options: Options, task: Task) -> PreTrainedModel:

@@ -50,7 +50,7 @@ def prune_model(
     priors = common_steps.gather_priors(start, current, samples, traces, seed, run)
     choices = common_steps.make_choices(start, current, dense_choices.table, priors)
     chosen = start.options.prior
-    prior_names = prior_names_for(priors) if chosen == "auto" else [chosen]
+    prior_names: list[str] = prior_names_for(priors) if chosen == "auto" else [chosen]
     return Pruned(current, samples, seed, fisher, traces, choices, dense_choices, prior_names)
 
 

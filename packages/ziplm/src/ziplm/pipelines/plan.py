@@ -188,7 +188,7 @@ def _seconds_per_sample(start: Start) -> float:
     """Time a forward pass of the dense model over samples of average length; return seconds per sample."""
     lengths = [len(sample["input_ids"]) for sample in start.samples.calibration]
     usual = max(1, sum(lengths) // len(lengths))
-    tokens = random_tokens([start.dense], start.options.setting, usual)
+    tokens = random_tokens([start.dense], start.setting, usual)
     with torch.inference_mode():
         start.dense(tokens)
         begin = time.perf_counter()

@@ -85,7 +85,7 @@ def fit(start: Start, pruned: Pruned, found: Found, aim: Target, state: Path, ru
             return measure(
                 start.dense,
                 small,
-                start.options.setting,
+                start.setting,
                 max_seconds=start.options.measure_seconds,
                 progress=lambda rounds, used: advance(used, 1.0),
             )

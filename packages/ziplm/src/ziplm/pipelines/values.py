@@ -10,6 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ziplm.architectures.base import Architecture, Branch
 from ziplm.architectures.registry import architecture_of
 from ziplm.options.options import Options
+from ziplm.options.setting import Setting
 from ziplm.options.targets import Target
 from ziplm.stages.choices import Choices
 from ziplm.stages.fisher import Fisher
@@ -49,6 +50,7 @@ class Start:
         tokenizer: the model's tokenizer.
         splits: tokenised data.
         samples: training examples drawn for the dense model, in three parts.
+        setting: where and on which inputs models are measured, adapted to the data and the machine.
     """
 
     options: Options
@@ -57,6 +59,7 @@ class Start:
     tokenizer: PreTrainedTokenizerBase
     splits: Splits
     samples: Samples
+    setting: Setting
 
     @property
     def architecture(self) -> Architecture:

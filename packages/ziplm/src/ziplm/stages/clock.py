@@ -70,5 +70,5 @@ def choose_clock(setting: Setting, probe: Probe) -> tuple[Setting, str]:
         return replace(setting, clock="cpu"), f"clock: CPU time, since the machine is busy ({probe})"
     return (
         replace(setting, clock="wall"),
-        f"clock: wall time, although the machine is busy ({probe}): expect wide intervals, or use --threads 1",
+        f"clock: wall time, although the machine is busy ({probe}); --threads 1 would allow CPU time",
     )

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from ziplm.errors import UsageError
 from ziplm.options.setting import Setting
-from ziplm.stages.workload import dtype_of, generation, kept_seed, random_tokens, setting_for
+from ziplm.stages.workload import clock_of, dtype_of, generation, kept_seed, random_tokens, setting_for
 
 ENGINES = {"eager": EagerEngine, "compile": CompileEngine}
 
@@ -138,7 +138,7 @@ def compare_models(
         model.to(device=setting.device, dtype=dtype_of(setting))  # type: ignore[call-arg]  # a decorator hides self
         prepared[name] = [_timed_call(model.eval(), setting, tokens) for tokens in inputs]
     variants: dict[str, Callable[..., object]] = {name: calls[0] for name, calls in prepared.items()}
-    clock: Clock | Literal["wall", "cpu"] = setting.clock
+    clock: Clock | Literal["wall", "cpu"] = clock_of(setting)
     if len(inputs) > 1:
         figure = np.median if setting.regime == "generate" else np.mean
         clock = PartsClock(_clock_of(setting), len(inputs), figure)
@@ -167,7 +167,7 @@ def _timed_call(
 def _clock_of(setting: Setting) -> Clock:
     """Return the clock for one part of a call."""
     device = torch.device(setting.device)
-    if setting.clock == "wall":
+    if clock_of(setting) == "wall":
         return WallClock() if device.type == "cpu" else DeviceClock(device)
     if device.type != "cpu" or (setting.threads or torch.get_num_threads()) != 1:
         raise UsageError("clock cpu needs a single thread on a CPU", "use --threads 1, or --clock wall")

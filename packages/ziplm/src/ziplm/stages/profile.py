@@ -18,6 +18,7 @@ from ziplm.errors import UsageError
 from ziplm.options.setting import Setting
 from ziplm.stages.levels import size_grid
 from ziplm.stages.workload import (
+    clock_of,
     dtype_of,
     environment_of,
     generation,
@@ -121,7 +122,7 @@ def latency_table(
             rel_error=rel_error,
             max_seconds=max_seconds,
             engine=setting.engine,
-            clock=setting.clock,
+            clock=clock_of(setting),
             threads=setting.threads,
             progress=progress,
         )

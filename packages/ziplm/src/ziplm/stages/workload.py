@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from latency_profiler import Environment, check_half_precision
@@ -19,6 +20,11 @@ def dtype_of(setting: Setting) -> torch.dtype:
     """Return the data type of the measured models."""
     dtype: torch.dtype = getattr(torch, setting.dtype)
     return dtype
+
+
+def clock_of(setting: Setting) -> Literal["wall", "cpu"]:
+    """Return the clock of a setting; "auto" that was not resolved means wall time."""
+    return "cpu" if setting.clock == "cpu" else "wall"
 
 
 def setting_for(setting: Setting, models: Sequence[PreTrainedModel]) -> Setting:
@@ -101,7 +107,7 @@ def environment_of(setting: Setting, attention: str | None) -> Environment:
         setting.sequence_length if setting.regime == "throughput" else None,
         threads=setting.threads,
         engine=setting.engine,
-        clock=setting.clock,
+        clock=clock_of(setting),
         details=details,
     )
 
