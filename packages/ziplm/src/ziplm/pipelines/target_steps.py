@@ -213,7 +213,9 @@ def guess_speedup(start: Start, pruned: Pruned, target: Target, run: Run) -> Gue
         def metric_of(removed: list[int], speedup: float) -> float:
             small = shrink(pruned.current, removed, pruned.traces_in_order())
             predictions = predict(start, small, f"recover: {speedup:.2f}x", run)
-            return start.main_metric({name: start.task.metrics_of(own) for name, own in predictions.items()})
+            return start.main_metric(
+                {name: start.task.metrics_of(made) for name, made in predictions.items()}
+            )
 
         guess = bisect_speedup(
             pruned.choices,
