@@ -1,30 +1,46 @@
 """The functions that people import: `compress` and `evaluate`."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
+from ziplm.errors import UsageError
 from ziplm.options.options import Options
 from ziplm.options.source import Source
+from ziplm.options.typed import CompressOptions
 from ziplm.options.values import parsed_settings
 from ziplm.pipelines.evaluation import evaluate_checkpoint
 from ziplm.pipelines.gradual import compress_gradually
+from ziplm.pipelines.inputs import Inputs
 from ziplm.pipelines.oneshot import compress_oneshot
 from ziplm.results.family import Family, read_family
 from ziplm.runs.opening import open_run
 from ziplm.runs.progress import Bars, Reporter, Silent
 from ziplm.runs.workers import join
 
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    Data: TypeAlias = str | Path | Dataset | Sequence[Mapping[str, Any]]
+
+FILES = ("train_file", "validation_file", "eval_file")
+
 
 def compress(
-    model: str | None = None,
+    model: "str | Path | PreTrainedModel | None" = None,
     task: str | None = None,
     *,
     output: str | Path | None = None,
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    train_file: "Data | None" = None,
+    validation_file: "Data | None" = None,
+    eval_file: "Data | None" = None,
     options: Options | None = None,
     progress: bool | Reporter = False,
-    **values: Any,
+    **values: Unpack[CompressOptions],
 ) -> Family:
     """Make a family of smaller models, one for each target, and measure each of them.
 
@@ -33,12 +49,17 @@ def compress(
     family.
 
     Args:
-        model: folder of a checkpoint, or name of a model on the hub.
+        model: folder of a checkpoint, name of a model on the hub, or a loaded model, which is not changed.
         task: name of a task, one of `ziplm.tasks.TASKS`.
         output: run folder.
+        tokenizer: tokenizer of a loaded model.
+        train_file: examples to calibrate and fine-tune on: a file, a `datasets.Dataset`, or a list of
+            dictionaries. Without any data, the task loads its own dataset.
+        validation_file: examples to evaluate on, likewise.
+        eval_file: other examples to evaluate on instead, likewise.
         options: all options at once, instead of the other arguments.
         progress: whether to show progress bars on stderr (in the first process only), or a reporter.
-        values: other fields of `Options`, such as ``speedup=[2, 4]``.
+        values: the other options, such as ``speedup=[2, 4]``; `ziplm.options.sections` describes them.
 
     Returns:
         The members for the targets of this call: by speedup, latency, then recover; each the slowest first.
@@ -46,22 +67,59 @@ def compress(
     Raises:
         ZipLMError: with what is wrong and what to do.
     """
-    if "config" in values:
+    said: dict[str, Any] = {**values}
+    if "config" in said:
         warnings.warn(
             "compress(config=…) is deprecated; use compress(options=…)", DeprecationWarning, stacklevel=2
         )
-        options = values.pop("config")
-    if options is None:
-        options = Options.of({"model": model, "task": task, "output": str(output or ""), **values})
+        options = said.pop("config")
+    if options is not None:
+        return run_compress(options, _reporter(progress), command=f"ziplm.compress(options={options!r})")
+    said |= {"model": model, "task": task, "output": str(output or "")}
+    files = {"train_file": train_file, "validation_file": validation_file, "eval_file": eval_file}
+    said |= {name: file for name, file in files.items() if file is not None}
+    inputs = _inputs_in_memory(said, tokenizer)
+    shown = ", ".join(f"{name}={_short(value)}" for name, value in said.items())
+    asked = Options.of({**said, **inputs.paths(Path(said["output"]))})
+    return run_compress(asked, _reporter(progress), f"ziplm.compress({shown})", inputs)
+
+
+def run_compress(options: Options, reporter: Reporter, command: str, inputs: Inputs | None = None) -> Family:
+    """Carry out `compress` with complete options.
+
+    Args:
+        options: the options.
+        reporter: receives progress; silent in all processes but the first.
+        command: what the user typed, for the reports.
+        inputs: a model and data given in memory, which `options` refers to by their paths in the run folder.
+    """
     targets = options.targets()
     workers = join(options.device)
-    reporter = Silent() if workers.rank > 0 else _reporter(progress)
-    with open_run(options, workers, reporter) as run:
+    with open_run(options, workers, Silent() if workers.rank > 0 else reporter, command) as run:
+        if inputs is not None:
+            workers.first(partial(inputs.store, run))
         if options.mode == "gradual":
             compress_gradually(options, run)
         elif todo := workers.first(lambda: [target for target in targets if not run.is_done(target.name)]):
             compress_oneshot(options, todo, run)
         return read_family(run, targets)
+
+
+def _inputs_in_memory(said: dict[str, Any], tokenizer: Any) -> Inputs:
+    """Separate what is given in memory from names and paths."""
+    model = None if isinstance(said["model"], str | Path | None) else said["model"]
+    if model is not None and tokenizer is None:
+        raise UsageError("a loaded model is given without its tokenizer", "give tokenizer=…")
+    if model is None and tokenizer is not None:
+        raise UsageError("a tokenizer is given without a loaded model", "give the model, or leave it out")
+    names = [name for name in FILES if not isinstance(said.get(name), str | Path | None)]
+    return Inputs(model, tokenizer, {name: said[name] for name in names})
+
+
+def _short(value: Any) -> str:
+    """Return the repr of a value, or its type if it would be long."""
+    text = repr(str(value)) if isinstance(value, Path) else repr(value)
+    return text if len(text) <= 80 else f"<{type(value).__name__}>"
 
 
 def evaluate(

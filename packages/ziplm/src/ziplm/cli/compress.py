@@ -1,5 +1,7 @@
 """``ziplm compress``: a model and its targets in, a family of smaller models out."""
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +85,11 @@ def _plan(asked: Options) -> None:
 def _compress(asked: Options) -> None:
     from rich.console import Console
 
-    from ziplm.api import compress as run_compress
+    from ziplm.api import run_compress
     from ziplm.results.table import print_family
     from ziplm.runs.progress import Bars
     from ziplm.runs.workers import own_rank
 
-    family = run_compress(options=asked, progress=Bars())
+    family = run_compress(asked, Bars(), shlex.join(["ziplm", *sys.argv[1:]]))
     if own_rank() == 0:
         print_family(family, Console(highlight=False))

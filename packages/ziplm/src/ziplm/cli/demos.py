@@ -22,6 +22,7 @@ from ziplm.api import compress
 from ziplm.architectures.checkpoint import save
 from ziplm.errors import UsageError
 from ziplm.files import written_whole
+from ziplm.options.kinds import Regime
 from ziplm.options.training import TrainingOptions
 from ziplm.results.family import Family
 from ziplm.runs.progress import Reporter
@@ -41,7 +42,7 @@ QUICK: dict[str, Any] = {
     "measure_seconds": 12.0,
 }
 # The two regimes that the decoder is compressed for: batches of text, and text generation.
-REGIMES: dict[str, dict[str, Any]] = {
+REGIMES: dict[Regime, dict[str, Any]] = {
     "throughput": {},
     "generate": {"prompt_length": (16, 32, 64), "new_tokens": 32},
 }
@@ -178,7 +179,7 @@ def _gpt2(folder: Path, reporter: Reporter) -> Families:
             checkpoints=4,
         )
         _train(model, tokenizer, task, train, options, 128, folder, reporter)
-    families = {}
+    families: Families = {}
     for regime, inputs in REGIMES.items():
         reporter.note(f"for {regime}")
         families[regime] = compress(

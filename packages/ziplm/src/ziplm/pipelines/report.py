@@ -1,8 +1,6 @@
 """The report of a member: the contents of its metrics.json."""
 
 import platform
-import shlex
-import sys
 from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any, NamedTuple
@@ -87,7 +85,7 @@ def report_of(
             "python": platform.python_version(),
         },
         "seed": start.options.seed,
-        "command": shlex.join(["ziplm", *sys.argv[1:]]),
+        "command": run.command,
         "seconds": run.seconds,
     }
 

@@ -2,6 +2,7 @@
 
 ziplm-run.json         marks the folder as a run, with its format number
 config.toml            the options of the run
+run.log                everything that was shown, with times
 latency.json           the latency table
 2x/, 4x/, …            one checkpoint for each target, with metrics.json
 dense/, family.json    gradual runs: the fine-tuned dense model; what the whole family took
@@ -39,6 +40,7 @@ class Run:
         reporter: receives progress.
         state: folder of the intermediate results; None for the run's own. Targets of gradual runs have one
             each.
+        command: the command or the call that the run was started with.
     """
 
     def __init__(
@@ -47,8 +49,9 @@ class Run:
         workers: Workers = ALONE,
         reporter: Reporter | None = None,
         state: Path | None = None,
+        command: str = "",
     ) -> None:
-        self.folder, self.workers = Path(folder), workers
+        self.folder, self.workers, self.command = Path(folder), workers, command
         self.reporter: Reporter = reporter or Silent()
         self.state = state or self.folder / "state"
         self.marker_file = self.folder / "ziplm-run.json"
@@ -59,12 +62,17 @@ class Run:
         self.dense_metrics_file = self.folder / "state" / "dense-metrics.json"
         self.dense_predictions_file = self.folder / "state" / "dense-predictions.safetensors"
         self.fisher_file = self.state / "fisher.safetensors"
+        self.log_file = self.folder / "run.log"
+        self.now_file = self.folder / "state" / "now.json"
         self._seconds_file = self.folder / "state" / "seconds.json"
+        self._known: set[Path] = set()  # stored results that this process has made or mentioned
 
     def for_target(self, name: str) -> "Run":
         """Return the same run with separate intermediate results, for one target of a gradual run."""
         state = self.folder / "state" / "steps" / name
-        return Run(self.folder, self.workers, self.reporter, state)
+        run = Run(self.folder, self.workers, self.reporter, state, self.command)
+        run._known = self._known
+        return run
 
     def trace_file(self, branch: str) -> Path:
         """Return the file of a branch's trace, which is written after the branch's priors."""
@@ -121,4 +129,7 @@ class Run:
         if self.workers.missing(path):
             made = make()
             self.workers.first(lambda: format.write(path, made))
+        elif path not in self._known:
+            self.reporter.note(f"reusing {path.relative_to(self.folder)}")
+        self._known.add(path)
         return format.read(path)

@@ -14,6 +14,7 @@ from ziplm.files import read_json, write_json
 from ziplm.options.options import LIMITS, SPEEDS, Options
 from ziplm.options.toml import load_options, save_options
 from ziplm.runs.folder import Run
+from ziplm.runs.log import Logged
 from ziplm.runs.progress import Reporter
 from ziplm.runs.workers import ALONE, Workers
 
@@ -25,16 +26,21 @@ LEFTOVER = re.compile(r"\..+\.([0-9a-f]{32}|[a-z0-9_]{8}|\d+)(\.\w+)?")
 
 
 @contextmanager
-def open_run(options: Options, workers: Workers = ALONE, reporter: Reporter | None = None) -> Iterator[Run]:
+def open_run(
+    options: Options, workers: Workers = ALONE, reporter: Reporter | None = None, command: str = ""
+) -> Iterator[Run]:
     """Open the run folder for one process, or for the processes of one torchrun; create it if necessary.
 
     Raises:
         BadRun: if the folder is in use, holds something else, or was made with other options or by version
             0.1.
     """
-    run = Run(options.output, workers, reporter)
+    run = Run(options.output, workers, reporter, command=command)
     with ExitStack() as held:
         workers.first(lambda: _take(run, options, held))
+        if workers.rank == 0:
+            logged = run.reporter = Logged(run.reporter, run.log_file, run.now_file)
+            logged.log(f"ziplm {version('ziplm')}: {command}")
         yield run
         workers.wait()
 
@@ -55,6 +61,7 @@ def _take(run: Run, options: Options, held: ExitStack) -> None:
             f"another process works in {run.folder}", "wait for it, or choose another --output"
         ) from None
     held.callback(lock.release)
+    run.now_file.unlink(missing_ok=True)  # of a process that was killed
     _remove_leftovers(run)
     if not run.marker_file.exists():
         write_json(run.marker_file, {"format": FORMAT, "ziplm": version("ziplm")})
@@ -92,7 +99,9 @@ def _remove_leftovers(run: Run) -> None:
 
 def _has_results(run: Run) -> bool:
     """Return whether the run has results; a command that failed early leaves only its options."""
-    return run.latency_file.exists() or any(path.name != "lock" for path in run.state.glob("*"))
+    return run.latency_file.exists() or any(
+        path.name not in ("lock", run.now_file.name) for path in run.state.glob("*")
+    )
 
 
 def require_same(run: Run, options: Options) -> Options | None:
