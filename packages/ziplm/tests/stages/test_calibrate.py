@@ -133,10 +133,12 @@ def test_moments_of_inputs_are_weighted_by_token(
     branches = branches_of(model)[1:5]  # not all branches
     tokens = sum(len(sample["input_ids"]) for sample in features)
     own = {
-        m.name: torch.rand(tokens, generator=torch.Generator().manual_seed(i)) for i, m in enumerate(branches)
+        branch.name: torch.rand(tokens, generator=torch.Generator().manual_seed(place))
+        for place, branch in enumerate(branches)
     }
     weights: dict[str, torch.Tensor | None] = {
-        m.name: own[m.name] if weighted and i != 1 else None for i, m in enumerate(branches)
+        branch.name: own[branch.name] if weighted and place != 1 else None
+        for place, branch in enumerate(branches)
     }
     found = gather_statistics(model, task_for(name), features, branches, weights, batch_size=batch_size)
     assert list(found) == [branch.name for branch in branches]

@@ -192,7 +192,7 @@ def test_arguments_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
         train(model, tmp_path, teacher=model, loss=DISTILLED)
     with pytest.raises(UsageError, match="bf16 needs a GPU"):
         train(model, tmp_path, replace(OPTIONS, precision="bf16"))
-    with pytest.raises(UsageError, match=r"student's shape is \(4, 2\), the teacher's \(4, 3\)"):
+    with pytest.raises(UsageError, match="classes differ, 2 of the student and 3 of the teacher"):
         train(model, tmp_path / "shapes", teacher=tiny_model(MODELS[0], num_labels=3), loss=DISTILLED)
     shutil.rmtree(tmp_path / "shapes")
     bare = tiny_model("BertModel")

@@ -13,7 +13,7 @@ from ziplm.options.setting import Setting
 from ziplm.stages.measure import compare_models
 from ziplm.stages.profile import Call, _without_branches, branch_calls, by_median, latency_table
 from ziplm_clock import count_products
-from ziplm_models import VOCABULARY, make_traces, removed_by, tiny_model
+from ziplm_models import VOCABULARY, make_traces, removed_by, sizes_of, tiny_model
 
 DECODER, ENCODER = "GPT2LMHeadModel", "BertForMaskedLM"
 
@@ -28,13 +28,6 @@ def products(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def counting(**settings: Any) -> Setting:
     return Setting(threads=1, clock="cpu", sequence_length=10, **settings)
-
-
-def sizes_of(model: PreTrainedModel) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {"attention": [], "ffn": []}
-    for branch in architecture_of(model).branches(model):
-        found[branch.kind].append(branch.groups)
-    return found
 
 
 def shrunk(model: PreTrainedModel, pattern: str) -> PreTrainedModel:

@@ -1,15 +1,17 @@
-"""The order of removal depends on the fisher, the token weights and the method."""
+"""The order of removal depends on fisher, token weights and method; Hessians in memory are limited."""
 
 import pytest
 import torch
+from ziplm.architectures.registry import architecture_of
 from ziplm.stages.calibrate import gather_statistics
 from ziplm.stages.fisher import Fisher
-from ziplm.stages.prune import prune_branch
+from ziplm.stages.prune import in_chunks, prune_branch
 from ziplm.stages.statistics import BranchStatistics
 from ziplm_calibrated import TASK, Calibrated
-from ziplm_models import HIDDEN
+from ziplm_models import HIDDEN, tiny_model
 from ziplm_pipeline import (
     ARCHITECTURES,
+    CLASSIFIER,
 )
 
 
@@ -58,3 +60,14 @@ def test_method_update_and_damping_are_passed_on(calibrated: Calibrated) -> None
     assert kept.damping == 0.5
     few, many = (calibrated.pruned(branch, effective_tokens=n)[0].damping for n in (10, 10**6))
     assert few >= many
+
+
+def test_branches_are_divided_into_chunks_that_fit() -> None:
+    model = tiny_model(CLASSIFIER)
+    branches = architecture_of(model).branches(model)
+    assert in_chunks(branches, 2**30) == [branches]
+    assert in_chunks(branches, 1) == [[branch] for branch in branches]
+    assert in_chunks([], 1) == []
+    # The Hessian of an attention takes 2 KiB and that of an FFN 4.5, of which four copies are made.
+    some = in_chunks(branches, 18 * 1024 + 7 * 1024)
+    assert some == [branches[:2], branches[2:4], branches[4:]]
