@@ -81,7 +81,7 @@ def options_of(data: Path, target: float, steps: int) -> Options:
         train_file=str(data / "wikitext-2" / "train.txt"),
         validation_file=str(data / "wikitext-2" / "valid.txt"),
         batch_size=4,
-        sequence_length=CONTEXT,
+        input_length=CONTEXT,
         threads=1,
         clock="cpu",
         measure_seconds=30,

@@ -33,7 +33,7 @@ def options_of(data: Path, output: Path) -> Options:
         speedup=TARGETS,
         train_file=str(TRAIN),
         validation_file=str(data / "SST-2" / "dev.tsv"),
-        sequence_length=LENGTH,
+        input_length=LENGTH,
         threads=1,
         clock="cpu",
         measure_seconds=15,

@@ -21,7 +21,7 @@ from obs_structured import Trace
 from oneshot_judge import Judge
 from oneshot_report import report
 from spdy_search import search
-from ziplm.cli.demo import Reviews
+from ziplm.cli.demos import Reviews
 from ziplm.files import read_json, write_json, written_whole
 from ziplm.options.options import Options
 from ziplm.pipelines import common_steps
@@ -117,7 +117,7 @@ class Bench:
             train_file=self.experiment.train.format(**self.places),
             validation_file=first.format(**self.places),
             latency_table=str(self.table_file()),
-            sequence_length=self.experiment.sequence_length,
+            input_length=self.experiment.sequence_length,
             threads=1,
             method="ziplm" if method == "paper" else "default",
             search_samples=self.experiment.search_samples,
@@ -130,7 +130,12 @@ class Bench:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             setting = Options(
-                "m", "t", "o", threads=1, clock="cpu", sequence_length=self.experiment.sequence_length
+                model="m",
+                task="t",
+                output="o",
+                threads=1,
+                clock="cpu",
+                input_length=self.experiment.sequence_length,
             ).setting
             latency_table(ziplm.load(self.model_folder), setting, max_seconds=120).save(path)
         return path

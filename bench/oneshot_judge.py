@@ -29,7 +29,7 @@ class Judge:
         self.splits: dict[str, Sequence[Features]] = {}
         for name, file in files.items():
             source = Source(train_file=file, validation_file=file)
-            length = start.options.sequence_length
+            length = start.options.data_length
             loaded = self.task.load_splits(start.dense, start.tokenizer, source, length)
             features = next(iter(loaded.evaluation.values()))
             self.splits[name] = _first(features, most or len(features))

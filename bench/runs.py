@@ -77,7 +77,7 @@ EXPERIMENTS = {
         "squad",
         "{build}/data/squad/train.json",
         "{build}/data/squad/validation.json",
-        {"run": (*repeated("--speedup", (1.5, 2)), "--sequence-length", "256", *SHORT)},
+        {"run": (*repeated("--speedup", (1.5, 2)), "--input-length", "256", *SHORT)},
     ),
     "sparsity": Experiment(
         "minilm-sst2",

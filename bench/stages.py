@@ -59,7 +59,7 @@ FEW: dict[str, Any] = {
     "evaluations": 4,
     "calibration_batch_size": 2,
     "batch_size": 1,
-    "sequence_length": LENGTH,
+    "input_length": LENGTH,
     "profile_seconds": 10.0,
     "measure_seconds": 4.0,
     "threads": 1,

@@ -19,7 +19,7 @@ from ziplm.architectures.registry import architecture_of
 from ziplm.cli import main as command_line
 from ziplm.options.setting import Setting
 from ziplm.stages.measure import compare_models
-from ziplm.stages.workload import environment_of
+from ziplm.stages.workload import clock_of, environment_of
 
 
 def half_of(model: PreTrainedModel) -> PreTrainedModel:
@@ -43,7 +43,7 @@ def table_of(dense: PreTrainedModel, half: PreTrainedModel, setting: Setting, se
             "layer": Family(layers.__getitem__, [100, 50], torch.randn(*shape, dense.config.hidden_size)),
             "model": Family(lambda _: dense, [1], torch.randint(1000, shape)),
         },
-        clock=setting.clock,
+        clock=clock_of(setting),
         threads=setting.threads,
         max_seconds=seconds,
     )

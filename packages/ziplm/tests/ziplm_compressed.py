@@ -46,7 +46,7 @@ def options_for(files: Path, architecture: str, output: Path, **more: Any) -> di
         "train_file": str(files / f"train.{ending}"),
         "validation_file": str(files / f"valid.{ending}"),
         "latency_table": str(files / "latency.json"),
-        "sequence_length": LENGTH,
+        "input_length": LENGTH,
         "calibration_samples": 40,
         "search_samples": 10,
         "calibration_batch_size": 16,

@@ -25,7 +25,7 @@ def gradual_options(folder: Path) -> dict[str, Any]:
         "train_file": write_rows(folder / "train.csv", rows),
         "validation_file": write_rows(folder / "validation.csv", rows[:20]),
         "latency_table": str(folder / "latency.json"),
-        "sequence_length": POSITIONS,
+        "input_length": POSITIONS,
         "calibration_samples": 40,
         "search_samples": 10,
         "evaluations": 3,

@@ -54,7 +54,7 @@ def shared_options(files: Path, name: str, output: Path, **more: Any) -> dict[st
         "train_file": str(files / train),
         "validation_file": str(files / valid),
         "latency_table": str(files / "latency.json"),
-        "sequence_length": 16,
+        "input_length": 16,
         "calibration_samples": 40,
         "search_samples": 12,
         "calibration_batch_size": 6,  # seven batches: shares are not equal

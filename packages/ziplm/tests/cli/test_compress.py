@@ -37,7 +37,7 @@ def compress(folder: Path, run: Path, *more: object) -> Result:
         folder / "dense",
         *("--task", "classification", "-o", run),
         *("--train-file", folder / "train.csv", "--validation-file", folder / "validation.csv"),
-        *("--latency-table", folder / "latency.json", "--sequence-length", 32),
+        *("--latency-table", folder / "latency.json", "--input-length", 32),
         *("--calibration-samples", 40, "--search-samples", 10, "--evaluations", 2),
         *more,
     )
@@ -70,7 +70,7 @@ def test_the_options_file_of_a_run_repeats_it(run: Path, tmp_path: Path) -> None
 
 def test_evaluate_agrees_with_the_report_of_a_member(folder: Path, run: Path) -> None:
     result = invoke(
-        *("evaluate", run / "2x", "--task", "classification", "--json", "--sequence-length", 32),
+        *("evaluate", run / "2x", "--task", "classification", "--json", "--max-length", 32),
         *("--validation-file", folder / "validation.csv"),
     )
     assert result.exit_code == 0, result.output
@@ -89,7 +89,7 @@ def test_a_dry_run_writes_nothing(folder: Path, tmp_path: Path) -> None:
 def test_profile_writes_a_latency_table(folder: Path, tmp_path: Path) -> None:
     result = invoke(
         *("profile", folder / "dense", "-o", tmp_path / "latency.json", "--profile-seconds", 0.2),
-        *("--threads", 1, "--sequence-length", 8, "--batch-size", 1),
+        *("--threads", 1, "--input-length", 8, "--batch-size", 1),
     )
     assert result.exit_code == 0, result.output
     assert set(LatencyTable.load(tmp_path / "latency.json").curves) == {"attention", "ffn"}

@@ -38,7 +38,7 @@ def command(folder: Path, run: Path, *more: object, validation: bool = True, tas
     evaluated = ("--validation-file", folder / f"{data}.csv") if validation else ()
     arguments = (
         *("compress", folder / model, "--task", task, "-o", run, "--train-file", folder / f"{data}.csv"),
-        *("--latency-table", folder / "latency.json", "--sequence-length", 16, "--speedup", 1.5),
+        *("--latency-table", folder / "latency.json", "--input-length", 16, "--speedup", 1.5),
         *("--calibration-samples", 40, "--search-samples", 10, "--evaluations", 2, "--threads", 1),
         *evaluated,
         *more,
@@ -116,7 +116,7 @@ def test_speedups_refer_to_the_model_that_is_given(folder: Path, tmp_path: Path)
         train_file=str(folder / "train.csv"),
         validation_file=str(folder / "train.csv"),
         latency_table=str(folder / "latency.json"),
-        sequence_length=16,
+        input_length=16,
         calibration_samples=40,
         search_samples=10,
         evaluations=2,

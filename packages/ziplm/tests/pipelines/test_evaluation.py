@@ -37,6 +37,6 @@ def test_a_device_that_does_not_exist_is_refused_in_one_line(folder: Path, devic
 def test_predictions_are_written_for_a_validation_file(folder: Path, tmp_path: Path) -> None:
     test = write_rows(tmp_path / "test.tsv", [{"sentence": "a b"}, {"sentence": "c"}])
     more = ("--validation-file", test, "--predictions", tmp_path / "out")
-    result = evaluate(folder, "--task", "sst2", "--sequence-length", 16, *more)
+    result = evaluate(folder, "--task", "sst2", "--max-length", 16, *more)
     assert result.exit_code == 0, result.output
     assert len((tmp_path / "out/SST-2.tsv").read_text().splitlines()) == 3

@@ -36,7 +36,7 @@ def test_every_task_can_be_compressed_in_every_regime(
         "speedup": [SPEEDUP],
         "train_file": file,
         "validation_file": file,
-        "sequence_length": LENGTH,
+        "input_length": LENGTH,
         "calibration_samples": 12,
         "search_samples": 4,
         "evaluations": 2,

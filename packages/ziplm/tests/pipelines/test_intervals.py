@@ -78,7 +78,7 @@ def test_predictions_that_were_deleted_are_made_again(options: dict[str, Any]) -
 
 def test_evaluate_prints_the_interval_beside_the_value(options: dict[str, Any]) -> None:
     arguments = ["evaluate", str(Path(options["output"]) / "2x"), "--task", options["task"]]
-    arguments += ["--validation-file", options["validation_file"], "--sequence-length", str(LENGTH)]
+    arguments += ["--validation-file", options["validation_file"], "--max-length", str(LENGTH)]
     arguments += ["--batch-size", str(options["calibration_batch_size"])]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output

@@ -78,7 +78,7 @@ def test_status_of_a_run_of_this_version_says_nothing_about_0_1(made: Path) -> N
 
 def test_evaluate_reads_a_member_of_0_1(files: Path, old: Path) -> None:
     result = invoke(
-        *("evaluate", old / "2x", "--task", "classification", "--json", "--sequence-length", 16),
+        *("evaluate", old / "2x", "--task", "classification", "--json", "--max-length", 16),
         *("--validation-file", files / "valid.csv"),
     )
     assert result.exit_code == 0, result.output

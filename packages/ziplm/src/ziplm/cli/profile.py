@@ -26,7 +26,7 @@ def profile(context: click.Context, /, model: str, output: Path, profile_seconds
     from ziplm.architectures.registry import architecture_of
     from ziplm.runs.progress import Bars
     from ziplm.stages.profile import latency_table
-    from ziplm.stages.workload import environment_of
+    from ziplm.stages.workload import describe, environment_of, setting_for
 
     said = given(context)
     seconds = said.pop("profile_seconds", default_of("profile_seconds"))
@@ -38,6 +38,7 @@ def profile(context: click.Context, /, model: str, output: Path, profile_seconds
         table = latency_table(
             loaded, setting, max_seconds=seconds, progress=lambda rounds, used: advance(used, 1.0)
         )
+    click.echo(f"measured: {describe(setting_for(setting, [loaded]))}", err=True)
     output.parent.mkdir(parents=True, exist_ok=True)
     table.save(output)
     click.echo(str(table))

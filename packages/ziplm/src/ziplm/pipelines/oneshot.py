@@ -32,8 +32,8 @@ def compress_oneshot(options: Options, targets: Sequence[Target], run: Run) -> N
     dense_choices = common_steps.make_choices(start, start.dense, table)
     common_steps.require_reachable(dense_choices, targets)
     pruned = prune_model(start, start.dense, dense_choices, start.samples, options.seed, run)
-    for target in targets:
-        run.reporter.note(f"target {target.name}")
+    for number, target in enumerate(targets, 1):
+        run.reporter.note(f"target {target.name} ({number} of {len(targets)})")
         make = make_recovering if target.kind == "recover" else make_candidate
         candidate = make(start, pruned, target, run)
         target_steps.save_member(

@@ -16,7 +16,7 @@ from ziplm.runs.folder import Run
 from ziplm.runs.opening import require_resumable, require_same
 from ziplm.runs.progress import Reporter
 from ziplm.stages.refit import MOST_SAMPLES
-from ziplm.stages.workload import random_tokens
+from ziplm.stages.workload import describe, random_tokens
 
 ROUGH_TABLE_SECONDS = 10.0  # of measuring
 PRUNING_FLOPS = 1e10  # per second, in float64 on one core; a cautious guess
@@ -84,6 +84,8 @@ def plan(options: Options, reporter: Reporter) -> str:
     lines = [
         f"model: {parameters:,} parameters, {len(columns)} branches to prune",
         f"data: {len(start.splits.train):,} examples; {used}",
+        f"measured: {describe(start.setting)}",
+        f"dense model: {1e3 * dense_choices.dense_seconds:.3g} ms",
         f"reachable: up to {most:.1f}x; {fixed:.0%} of the time is outside of what can be pruned",
         f"targets: {names}",
         *_time_lines(facts),
@@ -109,11 +111,19 @@ def _time_lines(facts: _Facts) -> list[str]:
         per_target |= {stage: once.pop(stage) for stage in ("calibrate", "prune")}
     todo = len(facts.todo)
     return [
-        "estimated seconds:",
-        *(f"  {stage}: {value:.0f}" + (" (done)" if not value else "") for stage, value in once.items()),
-        *(f"  {stage}: {value:.0f} for each of {todo} targets" for stage, value in per_target.items()),
-        f"  total: {sum(once.values()) + todo * sum(per_target.values()):.0f}",
+        "estimated time:",
+        *(f"  {stage}: {duration(value) if value else 'done'}" for stage, value in once.items()),
+        *(f"  {stage}: {duration(value)} for each of {todo} targets" for stage, value in per_target.items()),
+        f"  total: {duration(sum(once.values()) + todo * sum(per_target.values()))}",
     ]
+
+
+def duration(seconds: float) -> str:
+    """Format a time as ``45 s``, ``12 min`` or ``2 h 6 min``."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _seconds_once(facts: _Facts) -> dict[str, float]:

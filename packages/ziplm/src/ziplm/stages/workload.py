@@ -22,6 +22,21 @@ def dtype_of(setting: Setting) -> torch.dtype:
     return dtype
 
 
+def describe(setting: Setting) -> str:
+    """Describe a setting in one line."""
+    lengths = " ".join(map(str, setting.lengths)) or "default"
+    inputs = {
+        "throughput": f"throughput of batches of {setting.batch_size} x {lengths} tokens",
+        "latency": f"latency of batches of {setting.batch_size} with {lengths} tokens",
+        "generate": f"generation of {setting.new_tokens} tokens after prompts of {lengths} tokens",
+    }[setting.regime]
+    threads = setting.threads or torch.get_num_threads()
+    return (
+        f"{inputs}; {threads} thread{'s' if threads > 1 else ''}, engine {setting.engine}, "
+        f"{setting.dtype} on {setting.device}, {clock_of(setting)} time"
+    )
+
+
 def clock_of(setting: Setting) -> Literal["wall", "cpu"]:
     """Return the clock of a setting; "auto" that was not resolved means wall time."""
     return "cpu" if setting.clock == "cpu" else "wall"
