@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["ziplm"])  # imported once, not by every process
+CONTEXT.set_forkserver_preload(
+    ["ziplm.api", "ziplm.architectures.zip_classes"]
+)  # imported once, not by every process
 
 TEMPORARY = re.compile(r"\.(.+)\.([0-9a-f]{32}|[a-z0-9_]{8}|\d+)(\.\w+)?")
 """Temporary names, with the final name as the first group."""

@@ -206,8 +206,8 @@ class FinetuneOptions(_Section):
     mode: Mode = option(
         "oneshot",
         "training",
-        "oneshot makes every target from the dense model without training. gradual makes each target from "
-        "the one before, and fine-tunes it.",
+        "How targets are made: oneshot makes every target from the dense model without training; gradual "
+        "makes each target from the one before, and fine-tunes it.",
     )
     preset: Text | None = option(
         None, "training", "Hyper-parameters from the paper for all options not given; see `ziplm presets`."
@@ -232,10 +232,10 @@ class FinetuneOptions(_Section):
     weight_decay: Number = option(0.03, "training", "Weight decay of fine-tuning.")
     dropout: bool = option(True, "training", "Use the model's dropout while fine-tuning.")
     precision: Precision = option("float32", "training", "Numeric precision of fine-tuning on a GPU.")
-    task_weight: Number = option(0.0, "training", "λ1, weight of the task's own loss.")
-    logit_weight: Number = option(1.0, "training", "λ2, weight of the distillation of outputs.")
+    task_weight: Number = option(0.0, "training", "Weight λ1 of the task's own loss.")
+    logit_weight: Number = option(1.0, "training", "Weight λ2 of the distillation of outputs.")
     token_weight: Number = option(
-        0.5, "training", "λ3, weight of the distillation of hidden states, token by token."
+        0.5, "training", "Weight λ3 of the distillation of hidden states, token by token."
     )
     temperature: Number = option(1.0, "training", "Temperature of the distillation of outputs.")
     report_to: Texts = option(

@@ -238,4 +238,6 @@ def save_member(start: Start, small: PreTrainedModel, report: dict[str, Any], fo
         start.task.copy_extras(Path(start.options.model), made)
         write_json(made / "metrics.json", {**report, "bytes_on_disk": size_on_disk(made)})
 
-    run.workers.first(lambda: save(small, folder, start.tokenizer, also=add_report))
+    # Not the tokenizer that read the data: it remembers to truncate to the length of the calibration samples.
+    tokenizer = start.task.load_tokenizer(start.options.model)
+    run.workers.first(lambda: save(small, folder, tokenizer, also=add_report))

@@ -8,7 +8,7 @@ from latency_profiler import LatencyTable
 
 from ziplm.errors import BadRun, UsageError
 from ziplm.files import read_json, written_whole
-from ziplm.results.scaling import fit_metric, speedup_of
+from ziplm.results.scaling import LinearFit, fit_metric, speedup_of
 from ziplm.runs.folder import Run
 
 if TYPE_CHECKING:
@@ -70,9 +70,15 @@ def metric_figure(axes: "Axes", reports: Sequence[dict[str, Any]]) -> None:
     axes.axhline(share, color="gray", linewidth=1, linestyle="--", label=f"{RECOVERY:.0%} of dense")
     if fit := fit_metric(reports):
         ends = [min(speedups), max(speedups)]
-        axes.plot(ends, [fit.intercept + fit.slope * x for x in ends], ":", color="gray", label="linear fit")
+        axes.plot(
+            ends, [fit.intercept + fit.slope * x for x in ends], ":", color="gray", label=_fit_label(fit)
+        )
     axes.set(xlabel="speedup", ylabel=name, title=f"{name} against speedup")
     axes.legend()
+
+
+def _fit_label(fit: LinearFit) -> str:
+    return f"linear fit, slope {fit.slope:.2g} [{fit.slope_low:.2g}, {fit.slope_high:.2g}]"
 
 
 def speedup_figure(axes: "Axes", reports: Sequence[dict[str, Any]]) -> None:

@@ -15,20 +15,37 @@ from ziplm.stages.levels import BranchLevels
 def branch_costs(
     architecture: Architecture, model: PreTrainedModel, levels: Sequence[BranchLevels], setting: Setting
 ) -> dict[str, list[list[float]]]:
-    """Return the parameters, FLOPs of a forward pass and bytes of each level of each branch."""
+    """Return the parameters, FLOPs and bytes of each level of each branch.
+
+    FLOPs are those of one measurement in the setting: a forward pass, the mean over inputs of several
+    lengths, or a whole generation.
+    """
     costs: dict[str, list[list[float]]] = {"params": [], "flops": [], "bytes": []}
-    tokens, length = setting.batch_size * setting.sequence_length, setting.sequence_length
+    tokens, pairs = _processed(setting)
     item = torch.empty(0, dtype=getattr(torch, setting.dtype)).element_size()
     for branch_levels in levels:
         branch, sizes = branch_levels.branch, branch_levels.sizes
         empty, one, each = _counts(architecture, model, branch)
         params = [float(one + each * (size - 1) if size else empty) for size in sizes]
         # One multiplication and one addition per parameter and token, and attention between tokens.
-        between = 4 * tokens * length * branch.group_size if branch.kind == "attention" else 0
+        between = 4 * pairs * branch.group_size if branch.kind == "attention" else 0
         costs["params"].append(params)
         costs["bytes"].append([item * count for count in params])
         costs["flops"].append([float((2 * tokens * each + between) * size) for size in sizes])
     return costs
+
+
+def _processed(setting: Setting) -> tuple[float, float]:
+    """Return the tokens that a branch processes in one measurement, and the pairs of tokens that attend."""
+    tokens = pairs = 0.0
+    for length, share in (setting.shares or {setting.sequence_length: 1.0}).items():
+        tokens += share * length
+        pairs += share * length**2
+        if setting.regime == "generate":  # one token at a time, and no branch processes the last one
+            steps = setting.new_tokens - 1
+            tokens += share * steps
+            pairs += share * sum(length + made + 1 for made in range(steps))
+    return setting.batch_size * tokens, setting.batch_size * pairs
 
 
 def _counts(architecture: Architecture, model: PreTrainedModel, branch: Branch) -> tuple[int, int, int]:

@@ -80,10 +80,19 @@ def finetune(
     return TrainingSummary(
         steps=state.global_step,
         epochs=epochs,
-        examples=round(epochs * len(features)),
+        examples=_examples_seen(state.global_step, len(features), options, arguments.world_size),
         seconds=time.perf_counter() - started,
         losses=tuple((int(entry["step"]), entry["loss"]) for entry in state.log_history if "loss" in entry),
     )
+
+
+def _examples_seen(steps: int, examples: int, options: TrainingOptions, processes: int) -> int:
+    """Return the examples seen in that many optimizer steps; the last batches of an epoch are smaller."""
+    passes = math.ceil(examples / (options.batch_size * processes))
+    per_epoch = math.ceil(passes / options.gradient_accumulation)
+    epochs, rest = divmod(steps, per_epoch)
+    per_step = options.batch_size * processes * options.gradient_accumulation
+    return epochs * examples + min(rest * per_step, examples)
 
 
 def _trained(trainer: DistillationTrainer, last: Path | None) -> TrainerState:
