@@ -8,7 +8,7 @@ import grimp
 import pytest
 
 PACKAGES = Path(__file__).parents[2]
-LONGEST_CHAIN = 10
+LONGEST_CHAIN = 10  # imports, so at most 11 modules
 MODULES_AT_THE_TOP = 8
 LINES = 300
 
@@ -34,7 +34,8 @@ def test_imports_have_no_cycle_and_chains_of_them_are_short() -> None:
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     assert imports["ziplm.api"]  # control: the graph is not empty
     chain = longest_chain(imports)
-    assert len(chain) <= LONGEST_CHAIN, " -> ".join(chain)
+    imports_in_chain = len(chain) - 1
+    assert imports_in_chain <= LONGEST_CHAIN, " -> ".join(chain)
 
 
 def test_few_modules_stand_at_the_top_of_the_package() -> None:

@@ -28,7 +28,7 @@ BASIC = {"model": "m", "task": "sst2", "output": "o"}
         ("gradients", 1, "gradients is 1; give true or false"),
         ("engine", "tensorrt", "engine is 'tensorrt'; use one of eager, compile"),
         ("method", "zip", "method is 'zip'; use one of default, ziplm"),
-        ("clock", "sun", "clock is 'sun'; use one of wall, cpu"),
+        ("clock", "sun", "clock is 'sun'; use one of auto, wall, cpu"),
         ("loss", "mse", "loss is 'mse'; use one of kl, task"),
         ("prior", "best", "prior is 'best'; use one of auto"),
         ("text_column", ["a", "b", "c"], "3 text columns; give one or two"),

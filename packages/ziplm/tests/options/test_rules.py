@@ -1,10 +1,11 @@
 """Ranges of options: for every rule, a value that is allowed and one that is not."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from ziplm import Options, UsageError
-from ziplm.options.rules import COUNTS, LOSS_WEIGHTS, RULES
+from ziplm.options import kinds
+from ziplm.options.rules import COUNTS, LOSS_WEIGHTS, MOST_THREADS, RULES
 
 # An allowed and a refused value for each option, as close to the limit as possible.
 VALUES: dict[str, tuple[Any, Any]] = {
@@ -17,22 +18,32 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "bytes": ((1.0,), (0.0,)),
     "seed": (2**30 - 1, 2**30),
     "evaluations": (0, -1),
-    "dtype": ("bfloat16", "float8"),
     **dict.fromkeys(COUNTS, (1, 0)),
     "steps_per_target": (-1, 0),
     "dense_steps": (0, -2),
     "memory_gb": (0.01, 0.0),
     "measure_seconds": (0.01, 0.0),
     "profile_seconds": (0.01, 0.0),
-    **dict.fromkeys(LOSS_WEIGHTS, (0.0, -0.1)),
-    "prior": ("own", "best"),
-    "selection": ("magnitude", "random"),
-    "search": ("uniform", "random"),
+    **dict.fromkeys((*LOSS_WEIGHTS, "dense_epochs"), (0.0, -0.1)),
+}
+REGIME = {"prompt_length": "generate", "new_tokens": "generate"}  # of options that not every regime uses
+CHOICES = {
+    "clock": kinds.Clock,
+    "dtype": kinds.Dtype,
+    "engine": kinds.Engine,
+    "loss": kinds.Loss,
+    "method": kinds.Method,
+    "mode": kinds.Mode,
+    "precision": kinds.Precision,
+    "prior": kinds.Prior,
+    "regime": kinds.Regime,
+    "search": kinds.Search,
+    "selection": kinds.Selection,
 }
 
 
 def options_with(**values: Any) -> Options:
-    return Options("m", "sst2", "o", **values)
+    return Options(model="m", task="sst2", output="o", **values)
 
 
 def test_every_rule_is_tested() -> None:
@@ -42,16 +53,42 @@ def test_every_rule_is_tested() -> None:
 @pytest.mark.parametrize("name", VALUES)
 def test_a_rule_allows_values_within_its_range_only(name: str) -> None:
     allowed, refused = VALUES[name]
-    assert getattr(options_with(**{name: allowed}), name) == allowed
+    regime = {"regime": REGIME.get(name, "throughput")}
+    kept = getattr(options_with(**{name: allowed}, **regime), name)
+    assert kept == (allowed if not isinstance(kept, tuple) or isinstance(allowed, tuple) else (allowed,))
     with pytest.raises(UsageError) as caught:
-        options_with(**{name: refused})
+        options_with(**{name: refused}, **regime)
     rule = next(rule for rule in RULES if name in rule.options)
     wrong = refused[-1] if isinstance(refused, tuple) else refused
     assert str(caught.value) == f"{rule.message.format(name=name, value=wrong)}; {rule.hint}"
 
 
+@pytest.mark.parametrize("name", CHOICES)
+def test_an_option_with_a_choice_takes_each_of_its_values_and_no_other(name: str) -> None:
+    values = get_args(CHOICES[name])
+    assert Options.model_fields[name].annotation == CHOICES[name]
+    for value in values:
+        assert getattr(options_with(**{name: value}), name) == value
+    with pytest.raises(UsageError) as caught:
+        options_with(**{name: "best"})
+    assert str(caught.value) == f"{name} is 'best'; use one of {', '.join(values)}"
+
+
+def test_every_kind_of_choice_belongs_to_an_option() -> None:
+    assert set(CHOICES.values()) == {kind for name, kind in vars(kinds).items() if name[0].isupper()} - {
+        kinds.Literal
+    }
+
+
 @pytest.mark.parametrize(
-    ("name", "value"), [("recover", (0.0,)), ("sparsity", (0.0,)), ("seed", -1), ("dense_steps", -3)]
+    ("name", "value"),
+    [
+        ("recover", (0.0,)),
+        ("sparsity", (0.0,)),
+        ("seed", -1),
+        ("dense_steps", -3),
+        ("threads", MOST_THREADS + 1),
+    ],
 )
 def test_ranges_are_limited_on_the_other_side_as_well(name: str, value: Any) -> None:
     with pytest.raises(UsageError, match=f"{name}"):

@@ -8,7 +8,7 @@ from ziplm.options.targets import Target, make_targets
 
 
 def names_of(**values: Any) -> list[str]:
-    return [target.name for target in Options("m", "sst2", "o", **values).targets()]
+    return [target.name for target in Options(model="m", task="sst2", output="o", **values).targets()]
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,8 @@ class Commands(click.RichGroup):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find a subcommand, or suggest one with a similar name."""
-        if args[0] not in COMMANDS and not args[0].startswith("-"):
+        unknown = args[0] not in COMMANDS and not args[0].startswith("-")
+        if unknown and not ctx.resilient_parsing:  # completion of a command with a typo stays silent
             close = difflib.get_close_matches(args[0], COMMANDS, n=1)
             meant = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(COMMANDS)}"
             ctx.fail(f"no such command {args[0]!r}; {meant}")

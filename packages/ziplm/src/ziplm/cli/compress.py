@@ -1,5 +1,6 @@
 """``ziplm compress``: a model and its targets in, a family of smaller models out."""
 
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from ziplm.cli.options import given, names_in, options
 from ziplm.options.fields import SECTIONS
 from ziplm.options.options import Options
 from ziplm.options.toml import merged, read_options
+from ziplm.options.values import require
 
 EXAMPLES = Text(
     r"""Examples:
@@ -54,10 +56,23 @@ EXAMPLES = Text(
     panel=SECTIONS["run"],
     help="TOML file with options, such as config.toml of a run. Options on the command line override it.",
 )
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    panel=SECTIONS["run"],
+    help="Print the models with their reports as JSON instead of a table.",
+)
 @click.option("--sequence-length", type=int, hidden=True)
 @click.pass_context
 def compress(
-    context: click.Context, /, config_file: Path | None, dry_run: bool, sequence_length: int | None, **_: Any
+    context: click.Context,
+    /,
+    config_file: Path | None,
+    dry_run: bool,
+    as_json: bool,
+    sequence_length: int | None,
+    **_: Any,
 ) -> None:
     """Make MODEL faster by the given factors, as accurate as possible, and measure the result.
 
@@ -65,12 +80,16 @@ def compress(
     each target. To resume an interrupted run, repeat the command.
     """
     said = given(context)
-    for name in ("config_file", "dry_run", "sequence_length"):
+    for name in ("config_file", "dry_run", "as_json", "sequence_length"):
         said.pop(name, None)
     if sequence_length is not None:  # the name of --input-length in 0.1
         said.setdefault("input_length", (sequence_length,))
     asked = Options.of(merged(read_options(config_file) if config_file else {}, said))
-    (_plan if dry_run else _compress)(asked)
+    if dry_run:
+        require(not as_json, "--json with --dry-run", "leave out one of them; a dry run prints text")
+        _plan(asked)
+    else:
+        _compress(asked, as_json)
 
 
 def _plan(asked: Options) -> None:
@@ -82,7 +101,7 @@ def _plan(asked: Options) -> None:
         click.echo(plan(asked, Bars()))
 
 
-def _compress(asked: Options) -> None:
+def _compress(asked: Options, as_json: bool) -> None:
     from rich.console import Console
 
     from ziplm.api import run_compress
@@ -91,5 +110,9 @@ def _compress(asked: Options) -> None:
     from ziplm.runs.workers import own_rank
 
     family = run_compress(asked, Bars(), shlex.join(["ziplm", *sys.argv[1:]]))
-    if own_rank() == 0:
+    if own_rank() > 0:
+        return
+    if as_json:
+        click.echo(json.dumps(family.to_dict(), indent=1))
+    else:
         print_family(family, Console(highlight=False))
