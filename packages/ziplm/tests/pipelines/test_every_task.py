@@ -2,12 +2,12 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import ziplm
 from ziplm import UsageError, compress
-from ziplm.options.setting import REGIMES
+from ziplm.options.kinds import Regime
 from ziplm.tasks import TASKS, Source, make_task
 from ziplm_clock import count_products
 from ziplm_tasks import file_for, model_for
@@ -15,13 +15,13 @@ from ziplm_text import letter_tokenizer
 
 LENGTH, SPEEDUP = 24, 1.5
 INPUTS: dict[str, dict[str, Any]] = {
-    "throughput": {"batch_size": 2},
-    "latency": {"prompt_length": (4, 9)},
+    "throughput": {"batch_size": 2, "input_length": LENGTH},
+    "latency": {"input_length": (4, 9)},
     "generate": {"prompt_length": (4, 9), "new_tokens": 5},
 }
 
 
-@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("regime", get_args(Regime))
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_can_be_compressed_in_every_regime(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, regime: str
@@ -36,7 +36,7 @@ def test_every_task_can_be_compressed_in_every_regime(
         "speedup": [SPEEDUP],
         "train_file": file,
         "validation_file": file,
-        "input_length": LENGTH,
+        "max_length": LENGTH,
         "calibration_samples": 12,
         "search_samples": 4,
         "evaluations": 2,
@@ -73,4 +73,4 @@ def test_every_task_can_be_compressed_in_every_regime(
 
 
 def test_all_regimes_are_tested() -> None:
-    assert set(INPUTS) == set(REGIMES)
+    assert set(INPUTS) == set(get_args(Regime))

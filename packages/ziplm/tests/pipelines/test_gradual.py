@@ -275,14 +275,14 @@ def test_a_share_of_the_metric_is_refused_as_a_target(options: dict[str, Any], t
 
 
 def test_a_preset_sets_the_options_that_are_not_given() -> None:
-    options = Options("m", "sst2", "o", preset="bert-base-glue", learning_rate=1e-3)
+    options = Options(model="m", task="sst2", output="o", preset="bert-base-glue", learning_rate=1e-3)
     assert (options.mode, options.learning_rate, options.train_batch_size) == ("gradual", 1e-3, 32)
     assert options.speedup == tuple(range(2, 16))
     assert json.dumps(options.speedup)
 
 
 def test_a_batch_that_processes_cannot_share_is_refused() -> None:
-    options = Options("m", "sst2", "o", train_batch_size=6)
+    options = Options(model="m", task="sst2", output="o", train_batch_size=6)
     assert training_options(options, Workers(0, 3)).batch_size == 2
     with pytest.raises(UsageError, match="train_batch_size 6 cannot be shared by 4 processes; give a"):
         training_options(options, Workers(0, 4))

@@ -14,8 +14,7 @@ from ziplm.architectures.checkpoint import save
 from ziplm.errors import BadRun, UsageError
 from ziplm.files import read_json, write_json, written_whole
 from ziplm.runs.folder import Run
-
-FOLDER = "inputs"
+from ziplm.runs.opening import has_results
 
 
 @dataclass(frozen=True)
@@ -44,47 +43,54 @@ class Inputs:
             BadRun: if they have changed since the run was started.
             UsageError: if a value cannot be written as JSON.
         """
-        record = run.folder / FOLDER / "fingerprints.json"
-        before = read_json(record) if record.exists() else {}
-        found = {name: _write_rows(_data_file(run.folder, name), rows) for name, rows in self.data.items()}
-        if self.model is not None:
-            found["model"] = _fingerprint(self.model)
-            if before.get("model") != found["model"] and "model" not in before:
-                save(self.model, _model_folder(run.folder), self.tokenizer)
-        changed = [name for name in before if name in found and before[name] != found[name]]
-        if changed:
+        texts = {name: _as_lines(name, rows) for name, rows in self.data.items()}
+        found = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
+        if self.model is not None and self.tokenizer is not None:
+            found |= {"model": _model_fingerprint(self.model), "tokenizer": _vocabulary(self.tokenizer)}
+        record = run.inputs_folder / "fingerprints.json"
+        # A call that failed early, for instance because of a wrong label, may be repeated with other inputs.
+        before = read_json(record) if record.exists() and has_results(run) else {}
+        if changed := [name for name in found if before.get(name, found[name]) != found[name]]:
             raise BadRun(
                 f"{', '.join(changed)} changed since the run in {run.folder} was started",
                 "give the same, or choose another output",
             )
-        write_json(record, {**before, **found})
+        if not found.keys() - before.keys():
+            return
+        for name, text in texts.items():
+            with written_whole(_data_file(run.folder, name)) as temporary:
+                temporary.write_text(text, encoding="utf-8")
+        if self.model is not None:
+            save(self.model, _model_folder(run.folder), self.tokenizer)
+        write_json(record, found)
 
 
 def _data_file(output: Path, name: str) -> Path:
-    return output / FOLDER / f"{name.removesuffix('_file')}.jsonl"
+    return Run(output).inputs_folder / f"{name.removesuffix('_file')}.jsonl"
 
 
 def _model_folder(output: Path) -> Path:
-    return output / FOLDER / "model"
+    return Run(output).inputs_folder / "model"
 
 
-def _write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> str:
-    """Write examples as JSON lines, unless the file exists; return a fingerprint of the examples."""
+def _as_lines(name: str, rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return examples as JSON lines."""
     try:
         lines = [json.dumps(dict(row), ensure_ascii=False) for row in rows]
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"an example for {path.stem} cannot be stored: {error}",
+            f"an example of {name} cannot be stored: {error}",
             "give mappings of text, numbers and lists",
         ) from error
-    text = "".join(f"{line}\n" for line in lines)
-    if not path.exists():
-        with written_whole(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    return hashlib.sha256(text.encode()).hexdigest()
+    return "".join(f"{line}\n" for line in lines)
 
 
-def _fingerprint(model: PreTrainedModel) -> str:
+def _vocabulary(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a hash of a tokenizer's vocabulary."""
+    return hashlib.sha256(json.dumps(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()
+
+
+def _model_fingerprint(model: PreTrainedModel) -> str:
     """Return a hash of a model's class and weights."""
     digest = hashlib.sha256(type(model).__name__.encode())
     for name, tensor in model.state_dict().items():

@@ -5,6 +5,7 @@ config.toml            the options of the run
 run.log                everything that was shown, with times
 latency.json           the latency table
 2x/, 4x/, …            one checkpoint for each target, with metrics.json
+inputs/                a model and data that were given in memory
 dense/, family.json    gradual runs: the fine-tuned dense model; what the whole family took
 state/                 intermediate results, to resume from: fisher, traces, priors, searches, trainings
 """
@@ -58,6 +59,7 @@ class Run:
         self.options_file = self.folder / "config.toml"
         self.latency_file = self.folder / "latency.json"
         self.family_file = self.folder / "family.json"
+        self.inputs_folder = self.folder / "inputs"
         self.dense_folder = self.folder / "dense"
         self.dense_metrics_file = self.folder / "state" / "dense-metrics.json"
         self.dense_predictions_file = self.folder / "state" / "dense-predictions.safetensors"

@@ -35,8 +35,8 @@ class Logged:
         try:
             with self._reporter.stage(description) as advance:
                 yield advance
-        except BaseException as error:
-            self.log(f"{description}: stopped by {type(error).__name__}: {error}")
+        except BaseException:
+            self.log(f"{description}: stopped after {time.perf_counter() - start:.1f} s")
             raise
         finally:
             self._now_file.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import filelock
 
-from ziplm.errors import BadRun
+from ziplm.errors import BadRun, one_line
 from ziplm.files import read_json, write_json
 from ziplm.options.options import LIMITS, SPEEDS, Options
 from ziplm.options.toml import load_options, save_options
@@ -39,10 +39,21 @@ def open_run(
     with ExitStack() as held:
         workers.first(lambda: _take(run, options, held))
         if workers.rank == 0:
-            logged = run.reporter = Logged(run.reporter, run.log_file, run.now_file)
-            logged.log(f"ziplm {version('ziplm')}: {command}")
+            held.enter_context(_logged(run))
         yield run
         workers.wait()
+
+
+@contextmanager
+def _logged(run: Run) -> Iterator[None]:
+    """Log the command, everything that is reported, and the error that ends the run, if there is one."""
+    logged = run.reporter = Logged(run.reporter, run.log_file, run.now_file)
+    logged.log(f"ziplm {version('ziplm')}: {run.command}")
+    try:
+        yield
+    except BaseException as error:
+        logged.log(f"stopped by {type(error).__name__}: {one_line(error)}")
+        raise
 
 
 def _take(run: Run, options: Options, held: ExitStack) -> None:
@@ -92,12 +103,12 @@ def _is_ours(run: Run) -> bool:
 
 def _remove_leftovers(run: Run) -> None:
     """Delete the partial files of killed processes; they have temporary names, and may be large."""
-    for path in (*run.folder.glob(".*"), *run.state.rglob(".*")):
+    for path in (*run.folder.glob(".*"), *run.inputs_folder.glob(".*"), *run.state.rglob(".*")):
         if LEFTOVER.fullmatch(path.name):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
-def _has_results(run: Run) -> bool:
+def has_results(run: Run) -> bool:
     """Return whether the run has results; a command that failed early leaves only its options."""
     return run.latency_file.exists() or any(
         path.name not in ("lock", run.now_file.name) for path in run.state.glob("*")
@@ -110,7 +121,7 @@ def require_same(run: Run, options: Options) -> Options | None:
     Raises:
         BadRun: if they differ in a way that changes results.
     """
-    if not (run.options_file.exists() and _has_results(run)):
+    if not (run.options_file.exists() and has_results(run)):
         return None
     before = load_options(run.options_file)
     if differences := options.differences(before):

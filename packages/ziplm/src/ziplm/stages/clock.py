@@ -35,7 +35,8 @@ class Probe:
 
     def __str__(self) -> str:
         load = "unknown" if self.load is None else f"{self.load:.1f}"
-        return f"load {load} on {self.cores} cores, a probe waited {self.waiting - 1:.0%} of its time"
+        waited = max(self.waiting - 1, 0)
+        return f"load {load} on {self.cores} cores, a probe waited {waited:.0%} of its time"
 
 
 def probe_machine(seconds: float = PROBE_SECONDS) -> Probe:
@@ -63,12 +64,13 @@ def choose_clock(setting: Setting, probe: Probe) -> tuple[Setting, str]:
     """
     if setting.clock != "auto":
         return setting, f"clock: {setting.clock}, as asked"
-    single = setting.device.startswith("cpu") and (setting.threads or torch.get_num_threads()) == 1
+    on_cpu = setting.device.startswith("cpu")
     if not probe.busy:
         return replace(setting, clock="wall"), f"clock: wall time ({probe})"
-    if single:
+    if on_cpu and (setting.threads or torch.get_num_threads()) == 1:
         return replace(setting, clock="cpu"), f"clock: CPU time, since the machine is busy ({probe})"
     return (
         replace(setting, clock="wall"),
-        f"clock: wall time, although the machine is busy ({probe}); --threads 1 would allow CPU time",
+        f"clock: wall time, although the machine is busy ({probe})"
+        + ("; --threads 1 would allow CPU time" if on_cpu else ""),
     )
