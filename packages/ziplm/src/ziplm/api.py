@@ -1,4 +1,4 @@
-"""The functions that people import: `compress` and `evaluate`."""
+"""The functions that people import: `compress`, `evaluate` and `finetune`."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 from ziplm.errors import UsageError
 from ziplm.options.options import Options
 from ziplm.options.source import Source
+from ziplm.options.training import TrainingOptions, TrainingSummary
 from ziplm.options.typed import CompressOptions
 from ziplm.options.values import parsed_settings
 from ziplm.pipelines.evaluation import evaluate_checkpoint
+from ziplm.pipelines.finetuning import finetune_checkpoint
 from ziplm.pipelines.gradual import compress_gradually
 from ziplm.pipelines.inputs import Inputs
 from ziplm.pipelines.oneshot import compress_oneshot
@@ -22,6 +24,7 @@ from ziplm.runs.workers import join
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from token_distill import DistillationLoss
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     Data: TypeAlias = str | Path | Dataset | Sequence[Mapping[str, Any]]
@@ -178,6 +181,74 @@ def evaluate(
         reporter=_reporter(progress),
     )
     return found.metrics
+
+
+def finetune(
+    checkpoint: str | Path,
+    task: str,
+    *,
+    output: str | Path,
+    train_file: str | Path | None = None,
+    text_column: str | Sequence[str] = (),
+    label_column: str | None = None,
+    task_option: str | Sequence[str] = (),
+    teacher: str | Path | None = None,
+    loss: "DistillationLoss | None" = None,
+    training: TrainingOptions | None = None,
+    max_length: int = 128,
+    device: str = "cpu",
+    progress: bool | Reporter = False,
+) -> TrainingSummary:
+    """Fine-tune a checkpoint, dense or shrunk, and save the result.
+
+    A killed call resumes when it is repeated, from checkpoints in the folder ``<output>-training``, which may
+    be deleted afterwards.
+
+    Args:
+        checkpoint: folder of a checkpoint, or name of a model on the hub. It gets a new head if it has none
+            for the task, and the task knows one.
+        task: name of a task, one of `ziplm.tasks.TASKS`.
+        output: folder for the fine-tuned model; it must not hold a model yet.
+        train_file: examples to train on; without it, the task's own dataset.
+        text_column: name of the text column, or of two for pairs.
+        label_column: name of the column with labels.
+        task_option: settings of the task, such as "stride=64".
+        teacher: a checkpoint to distill from, with as many layers.
+        loss: weights of task, logit and token loss. None for the task loss alone, or with a teacher for the
+            loss of gradual compression: logits with weight 1 and hidden states with weight 0.5.
+        training: hyper-parameters; None for the defaults of `TrainingOptions`.
+        max_length: maximum length of an example in tokens.
+        device: device such as "cpu" or "cuda:0".
+        progress: whether to show progress bars on stderr, or a reporter.
+
+    Returns:
+        A summary of the training.
+
+    Raises:
+        ZipLMError: with what is wrong and what to do.
+    """
+    from token_distill import DistillationLoss
+
+    if teacher is not None and loss is None:
+        loss = DistillationLoss(task=0.0, logit=1.0, token=0.5)
+    source = Source(
+        train_file=None if train_file is None else str(train_file),
+        text_columns=_texts(text_column),
+        label_column=label_column,
+    )
+    return finetune_checkpoint(
+        str(checkpoint),
+        task,
+        source,
+        Path(output),
+        training or TrainingOptions(),
+        teacher=None if teacher is None else str(teacher),
+        loss=loss,
+        task_settings=parsed_settings(_texts(task_option)),
+        max_length=max_length,
+        device=device,
+        reporter=_reporter(progress),
+    )
 
 
 def _reporter(progress: bool | Reporter) -> Reporter:

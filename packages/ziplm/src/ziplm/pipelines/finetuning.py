@@ -1,0 +1,54 @@
+"""Fine-tuning of a single checkpoint, with or without a teacher."""
+
+from pathlib import Path
+from typing import Any
+
+from token_distill import DistillationLoss
+
+from ziplm.architectures.checkpoint import save
+from ziplm.errors import BadRun
+from ziplm.options.source import Source
+from ziplm.options.training import TrainingOptions, TrainingSummary
+from ziplm.runs.progress import Reporter
+from ziplm.stages.finetune import finetune
+from ziplm.tasks import make_task
+
+
+def finetune_checkpoint(
+    checkpoint: str,
+    task: str,
+    source: Source,
+    output: Path,
+    training: TrainingOptions,
+    *,
+    teacher: str | None = None,
+    loss: DistillationLoss | None = None,
+    task_settings: dict[str, Any] | None = None,
+    max_length: int = 128,
+    device: str = "cpu",
+    reporter: Reporter,
+) -> TrainingSummary:
+    """Fine-tune a checkpoint and save the result in `output`; see `ziplm.finetune`."""
+    if (output / "config.json").exists():
+        raise BadRun(f"{output} already holds a model", "choose another output")
+    made = make_task(task, **(task_settings or {}))
+    model = made.load_pretrained(checkpoint, training.seed)
+    model.to(device)  # type: ignore[arg-type]  # a decorator hides self
+    tokenizer = made.load_tokenizer(checkpoint)
+    length = min(max_length, model.config.max_position_embeddings)
+    splits = made.load_splits(model, tokenizer, source, length)
+    taught_by = None if teacher is None else made.load_model(teacher)
+    state = output.with_name(f"{output.name}-training")
+    with reporter.stage("fine-tune") as advance:
+        summary = finetune(
+            model,
+            made,
+            splits.train,
+            training,
+            teacher=taught_by,
+            loss=loss,
+            folder=state,
+            progress=advance,
+        )
+    save(model, output, made.load_tokenizer(checkpoint))
+    return summary
