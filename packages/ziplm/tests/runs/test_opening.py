@@ -89,7 +89,7 @@ def test_a_run_killed_before_it_had_options_resumes(tmp_path: Path) -> None:
     (run.state / "lock").touch()
     (tmp_path / f".config.toml.{'0' * 32}.toml").write_text("half")
     with open_run(options_in(tmp_path)):
-        assert names_in(tmp_path) == ["config.toml", "state", "ziplm-run.json"]
+        assert names_in(tmp_path) == ["config.toml", "run.log", "state", "ziplm-run.json"]
 
 
 def test_partial_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
