@@ -70,7 +70,7 @@ def compress(
     Raises:
         ZipLMError: with what is wrong and what to do.
     """
-    said: dict[str, Any] = {**values}
+    said: dict[str, Any] = {"model": model, "task": task, "output": str(output or ""), **values}
     if "config" in said:
         warnings.warn(
             "compress(config=…) is deprecated; use compress(options=…)", DeprecationWarning, stacklevel=2
@@ -78,11 +78,11 @@ def compress(
         options = said.pop("config")
     if options is not None:
         return run_compress(options, _reporter(progress), command=f"ziplm.compress(options={options!r})")
-    said |= {"model": model, "task": task, "output": str(output or "")}
     files = {"train_file": train_file, "validation_file": validation_file, "eval_file": eval_file}
     said |= {name: file for name, file in files.items() if file is not None}
     inputs = _inputs_in_memory(said, tokenizer)
-    shown = ", ".join(f"{name}={_short(value)}" for name, value in said.items())
+    named = said if tokenizer is None else {**said, "tokenizer": tokenizer}
+    shown = ", ".join(f"{name}={_short(value)}" for name, value in named.items())
     asked = Options.of({**said, **inputs.paths(Path(said["output"]))})
     return run_compress(asked, _reporter(progress), f"ziplm.compress({shown})", inputs)
 
@@ -120,9 +120,9 @@ def _inputs_in_memory(said: dict[str, Any], tokenizer: Any) -> Inputs:
 
 
 def _short(value: Any) -> str:
-    """Return the repr of a value, or its type if it would be long."""
+    """Return the repr of a value, or its type if it would be long or take several lines."""
     text = repr(str(value)) if isinstance(value, Path) else repr(value)
-    return text if len(text) <= 80 else f"<{type(value).__name__}>"
+    return text if len(text) <= 80 and "\n" not in text else f"<{type(value).__name__}>"
 
 
 def evaluate(
