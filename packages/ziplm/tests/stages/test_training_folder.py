@@ -55,7 +55,7 @@ def test_finished_training_is_only_loaded(tmp_path: Path, name: str) -> None:
     summary = train(first, tmp_path, options)
     repeated = train(again, tmp_path, options, kill_after=10)
     assert same(weights(first), weights(again))
-    assert (summary.steps, summary.epochs, summary.examples) == (9, 1.5, 33)
+    assert (summary.steps, summary.epochs, summary.examples) == (9, 1.5, 34)  # 22, and three batches of 4
     assert replace(repeated, seconds=0) == replace(summary, seconds=0)
 
 
