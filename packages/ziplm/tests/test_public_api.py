@@ -28,6 +28,7 @@ PUBLIC = {
     "ZipLMError",
     "compress",
     "evaluate",
+    "finetune",
     "inspect",
     "load",
     "mask",

@@ -152,7 +152,7 @@ def test_presets_prints_the_same_values_as_its_table() -> None:
     rows = rows_of(table)
     per_preset = len(rows) // len(printed)
     for index, values in enumerate(printed.values()):
-        shown: dict[str, str] = dict(rows[index * per_preset : (index + 1) * per_preset])  # type: ignore[arg-type]
+        shown: dict[str, str] = dict(rows[index * per_preset : (index + 1) * per_preset])
         assert shown["speedups"] == " ".join(f"{speedup:g}x" for speedup in values["speedup"])
         total = values["train_batch_size"] * values["gradient_accumulation"]
         assert shown["batch size"].split()[0] == str(total)

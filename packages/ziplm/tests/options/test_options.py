@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from ziplm import Options, UsageError
 
-BASIC = {"model": "m", "task": "sst2", "output": "o"}
+BASIC: dict[str, Any] = {"model": "m", "task": "sst2", "output": "o"}
 
 
 @pytest.mark.parametrize(
@@ -66,3 +67,32 @@ def test_targets_are_sorted_and_made_once() -> None:
 def test_targets_that_would_share_a_folder_are_refused() -> None:
     with pytest.raises(UsageError, match=r"both are 1\.23457x"):
         Options.of({**BASIC, "speedup": [1.2345678, 1.2345679]}).targets()
+
+
+def test_options_are_given_by_name_and_do_not_change() -> None:
+    with pytest.raises(TypeError, match="positional"):
+        Options("m", "sst2", "o")  # type: ignore[call-arg]
+    options = Options(**BASIC, seed=0)
+    with pytest.raises(ValidationError, match="frozen"):
+        options.seed = 1
+    assert options.model_fields_set == {*BASIC, "seed"}
+    assert options.model_copy(update={"seed": 1}).seed == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("speeedup", "there is no option 'speeedup'; did you mean speedup?"),
+        ("xyz", "there is no option 'xyz'; see ziplm compress --help"),
+    ],
+)
+def test_an_unknown_option_is_refused(name: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Options(**BASIC, **{name: 2})
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("missing", BASIC)
+def test_a_required_option_that_is_missing_is_named(missing: str) -> None:
+    with pytest.raises(UsageError, match=f"^{missing} is missing; give it on the command line or in the"):
+        Options.of({**BASIC, "speedup": 2, missing: None})

@@ -71,7 +71,7 @@ def test_every_option_is_on_the_help_page_once_under_the_title_of_its_section() 
 def test_the_command_has_the_help_texts_of_all_options() -> None:
     texts = {option.name: option.help for option in compress.params if isinstance(option, click.Option)}
     for name, field in Options.model_fields.items():
-        assert name == "model" or texts[name].split("  [default")[0] == field.description
+        assert name == "model" or str(texts[name]).split("  [default")[0] == field.description
 
 
 def test_the_typed_options_have_the_names_of_all_options() -> None:
@@ -84,7 +84,7 @@ def test_the_typed_options_have_the_types_of_all_options(name: str) -> None:
     """A repeatable option takes a single value or a sequence."""
     kind = get_type_hints(Options)[name]  # without the annotations of pydantic
     if get_origin(kind) is tuple:
-        single = get_args(kind)[0]
+        single: Any = get_args(kind)[0]
         kind = single | Sequence[single]
     assert alternatives(get_type_hints(CompressOptions)[name]) == alternatives(kind)
 
