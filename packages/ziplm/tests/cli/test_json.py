@@ -174,9 +174,8 @@ def test_presets_prints_the_same_values_as_its_table() -> None:
             assert float(shown[heading]) == values[name], heading
 
 
-def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that makes its first call only, and returns that result ever after."""
-    results: list[Any] = []
+def remembered(function: Callable[..., Any], results: list[Any]) -> Callable[..., Any]:
+    """Return a function that makes its first call only, keeps that result, and returns it ever after."""
 
     def call(*arguments: Any, **named: Any) -> Any:
         if not results:
@@ -191,12 +190,19 @@ def test_benchmark_prints_the_same_values_as_its_table(
     files: Path, regime: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both print one measurement, since two would differ."""
-    monkeypatch.setattr(measure, "compare_models", remembered(measure.compare_models))
+    results: list[Any] = []
+    monkeypatch.setattr(measure, "compare_models", remembered(measure.compare_models, results))
     models = (files / "gpt2", files / "gpt2") if regime == "generate" else (files / "bert", files / "bert")
     lengths = ("--prompt-length", 4, "--new-tokens", 3) if regime == "generate" else ("--input-length", 8)
     limits = ("--threads", 1, "--clock", "cpu", "--max-seconds", 0.05)
     printed, table = both("benchmark", *models, "--regime", regime, *lengths, *limits)
     assert [row["model"] for row in printed["models"]] == [f"{path} ({n})" for n, path in enumerate(models)]
+    for row in printed["models"]:
+        seconds, ratio = results[0][row["model"]].seconds, results[0].speedup(row["model"])
+        assert row["ms"] == pytest.approx(1e3 * seconds)
+        assert (row["speedup"], row["low"], row["high"]) == (ratio.value, ratio.low, ratio.high)
+        if regime == "generate":
+            assert row["tokens_per_second"] == pytest.approx(3 / seconds)
     wanted = [
         [
             row["model"],
