@@ -77,11 +77,11 @@ _OLD_NAMES = {
 
 
 def _register(_: Any) -> None:
-    """Let the Auto classes of transformers load members."""
+    """Let the Auto classes of transformers load shrunk models."""
     import_module("ziplm.architectures.zip_classes")
 
 
-# As soon as somebody uses the Auto classes, and not before: importing transformers takes seconds.
+# Runs when the Auto classes are first imported, not now: importing transformers takes seconds.
 wrapt.register_post_import_hook(_register, "transformers.models.auto.modeling_auto")
 
 

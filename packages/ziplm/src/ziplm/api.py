@@ -57,15 +57,16 @@ def compress(
         output: run folder.
         tokenizer: tokenizer of a loaded model.
         train_file: examples to calibrate and fine-tune on: a file, a `datasets.Dataset`, or a list of
-            dictionaries. Without any data, the task loads its own dataset.
+            dictionaries. If no data is given, the task loads its own dataset.
         validation_file: examples to evaluate on, likewise.
-        eval_file: other examples to evaluate on instead, likewise.
+        eval_file: examples to evaluate on instead of those of validation_file, likewise.
         options: all options at once, instead of the other arguments.
         progress: whether to show progress bars on stderr (in the first process only), or a reporter.
         values: the other options, such as ``speedup=[2, 4]``; `ziplm.options.sections` describes them.
 
     Returns:
-        The members for the targets of this call: by speedup, latency, then recover; each the slowest first.
+        The members for the targets of this call: first speedups, then latencies, then recover targets; the
+        slowest of each kind comes first.
 
     Raises:
         ZipLMError: with what is wrong and what to do.
@@ -150,7 +151,7 @@ def evaluate(
         text_column: name of the text column, or of two for pairs.
         label_column: name of the column with labels.
         task_option: settings of the task, such as "stride=64".
-        dense: the dense model, for metrics of embeddings that compare with it.
+        dense: the dense model to compare with, which only embeddings without scores need.
         max_length: maximum length of an example in tokens.
         batch_size: examples per batch.
         device: device such as "cpu" or "cuda:0".
@@ -205,17 +206,17 @@ def finetune(
     be deleted afterwards.
 
     Args:
-        checkpoint: folder of a checkpoint, or name of a model on the hub. It gets a new head if it has none
-            for the task, and the task knows one.
+        checkpoint: folder of a checkpoint, or name of a model on the hub. If it lacks the task's head, it
+            gets a new one, where the task supports this.
         task: name of a task, one of `ziplm.tasks.TASKS`.
         output: folder for the fine-tuned model; it must not hold a model yet.
         train_file: examples to train on; without it, the task's own dataset.
         text_column: name of the text column, or of two for pairs.
         label_column: name of the column with labels.
         task_option: settings of the task, such as "stride=64".
-        teacher: a checkpoint to distill from, with as many layers.
-        loss: weights of task, logit and token loss. None for the task loss alone, or with a teacher for the
-            loss of gradual compression: logits with weight 1 and hidden states with weight 0.5.
+        teacher: a checkpoint to distill from, with the same number of layers.
+        loss: weights of task, logit and token loss. None: without a teacher, the task loss alone; with a
+            teacher, the default of gradual runs, logits with weight 1 and hidden states with weight 0.5.
         training: hyper-parameters; None for the defaults of `TrainingOptions`.
         max_length: maximum length of an example in tokens.
         device: device such as "cpu" or "cuda:0".

@@ -28,7 +28,7 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Write a document that consists of plain values."""
+    """Write a document of plain values as JSON."""
     with written_whole(path) as temporary:
         temporary.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 

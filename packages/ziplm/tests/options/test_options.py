@@ -65,7 +65,7 @@ def test_targets_are_sorted_and_made_once() -> None:
 
 
 def test_targets_that_would_share_a_folder_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"both are 1\.23457x"):
+    with pytest.raises(UsageError, match=r"both are named 1\.23457x"):
         Options.of({**BASIC, "speedup": [1.2345678, 1.2345679]}).targets()
 
 
@@ -94,5 +94,5 @@ def test_an_unknown_option_is_refused(name: str, message: str) -> None:
 
 @pytest.mark.parametrize("missing", BASIC)
 def test_a_required_option_that_is_missing_is_named(missing: str) -> None:
-    with pytest.raises(UsageError, match=f"^{missing} is missing; give it on the command line or in the"):
+    with pytest.raises(UsageError, match=f"^{missing} is missing; give it on the command line, in the"):
         Options.of({**BASIC, "speedup": 2, missing: None})

@@ -74,7 +74,7 @@ def test_single_limits_without_a_speed_are_one_target() -> None:
         ({}, "there is no target; give --speedup, --latency-ms, --recover or a limit of size"),
         ({"speedup": (2,), "params": (1, 2)}, "several values of params beside other targets"),
         ({"flops": (5,), "params": (1, 2)}, "several values of params beside other targets"),
-        ({"speedup": (1.2345678, 1.2345679)}, "both are 1.23457x; leave one out"),
+        ({"speedup": (1.2345678, 1.2345679)}, "both are named 1.23457x; leave one out"),
     ],
 )
 def test_missing_and_conflicting_targets_are_refused(values: dict[str, Any], message: str) -> None:

@@ -90,7 +90,7 @@ def test_names_may_be_written_as_on_the_command_line(tmp_path: Path) -> None:
         ("speeedup = [2]", "has an unknown option 'speeedup'; see ziplm compress --help"),
         ("speedup = [2", "is not TOML: .*; correct it"),
         ("[table]\nspeedup = 2", "unknown option 'table'"),
-        ("task = 't'", "model is missing; give it on the command line or in the config file"),
+        ("task = 't'", "model is missing; give it on the command line, in the call"),
     ],
 )
 def test_bad_files_are_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:

@@ -52,7 +52,10 @@ GRADUAL = ("--mode", "gradual", "--steps-per-target", 1)
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--prior", "exact"), "prior exact is not for task classification; it is for mean embeddings"),
+        (
+            ("--prior", "exact"),
+            "prior exact cannot be used for task classification; it is for mean embeddings",
+        ),
         ((*GRADUAL, "--precision", "bf16"), "precision bf16 needs a GPU; use float32"),
         ((*GRADUAL, "--temperature", 0), "the loss cannot be made: "),
         ((*GRADUAL, "--report-to", "foo"), "report_to is unknown: foo is not supported"),
@@ -142,7 +145,7 @@ def test_unreachable_targets_are_refused(files: Path, architecture: str, tmp_pat
 
 def test_a_prior_that_does_not_fit_the_task_is_refused(files: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match="prior exact is not for task classification; it is for mean embeddings"
+        UsageError, match="prior exact cannot be used for task classification; it is for mean embeddings"
     ):
         ziplm.compress(**options_for(files, "bert", tmp_path / "run", speedup=[2], prior="exact"))
 

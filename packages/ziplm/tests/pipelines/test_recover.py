@@ -231,4 +231,4 @@ def test_a_missed_share_is_reported(files: Path, tmp_path: Path) -> None:
     assert metric["dense"] == 1
     assert metric["compressed"] < 1
     assert member.metrics["recover"] == {"wanted": 1.0, "kept": False}
-    assert recorder.notes == ["target recover1", "target recover1 is missed: 1 was wanted"]
+    assert recorder.notes == ["target recover1 (1 of 1)", "target recover1 is missed: 1 was wanted"]

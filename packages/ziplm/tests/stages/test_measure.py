@@ -83,13 +83,21 @@ def test_measuring_does_not_change_the_random_state() -> None:
             {"regime": "generate", "new_tokens": 24, "prompt_lengths": (8, 41)},
             "a prompt of 41 tokens and 24 new ones is too long; the model takes 64: give prompts of up to 40",
         ),
-        (ENCODER, {"regime": "latency", "prompt_lengths": (65,)}, "65 tokens is too long; .* up to 64"),
+        (
+            ENCODER,
+            {"regime": "latency", "prompt_lengths": (65,)},
+            "an input of 65 tokens is too long; .* inputs of up to 64",
+        ),
         (
             DECODER,
             {"regime": "latency", "prompt_lengths": (0, 5)},
-            "a prompt cannot have 0 tokens; give whole numbers from 1 up",
+            "an input cannot have 0 tokens; give whole numbers from 1 up",
         ),
-        (DECODER, {"sequence_length": 65}, "a sequence of 65 is too long for the model; it takes up to 64"),
+        (
+            DECODER,
+            {"sequence_length": 65},
+            "an input of 65 tokens is too long for the model; it takes up to 64",
+        ),
         (
             DECODER,
             {"regime": "latency", "clock": "cpu", "threads": 2},

@@ -105,7 +105,7 @@ def test_the_error_names_a_file_that_does_not_exist(tmp_path: Path, name: str) -
 @pytest.mark.parametrize("name", [name for name in TASKS if name != "embedding"])
 def test_a_model_with_the_head_of_another_task_is_refused(tmp_path: Path, name: str) -> None:
     save(tiny_model("BertModel"), tmp_path / "model")
-    with pytest.raises(UsageError, match=f"is a BertModel, but task {name} needs one that ends with"):
+    with pytest.raises(UsageError, match=f"is a BertModel, but task {name} needs a class that ends with"):
         make_task(name).load_model(str(tmp_path / "model"))
     with pytest.raises(BadCheckpoint, match="is not a folder"):
         make_task(name).load_model(str(tmp_path / "none"))

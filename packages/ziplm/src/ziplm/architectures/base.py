@@ -55,7 +55,7 @@ class StreamPoint:
 
 
 class Architecture(ABC):
-    """What ziplm needs to know about a model architecture. A new one is a subclass in a file of its own.
+    """All that ziplm needs to know about a model architecture. A new one is a subclass in a file of its own.
 
     Public methods are final and check their arguments; subclasses implement the private ones.
     """
@@ -69,7 +69,7 @@ class Architecture(ABC):
         if reason := self._unsupported(model):
             raise UnsupportedModel(
                 f"this {type(model).__name__} cannot be shrunk: {reason}",
-                "load it with its architecture's own is_decoder and add_cross_attention",
+                "load it with the architecture's default is_decoder and add_cross_attention",
             )
         self.shrunk_class(model)
 
@@ -147,8 +147,8 @@ class Architecture(ABC):
         Args:
             layer: the layer that contains the branch.
             kind: kind of the branch.
-            past: earlier inputs, (batch, past tokens, hidden), possibly none, with which the cache is filled
-                before every call. None: the branch uses no cache.
+            past: earlier inputs, (batch, past tokens, hidden), with which the cache is filled before every
+                call; the number of past tokens may be 0. None for no cache.
         """
         return BranchModule(self._run_branch, layer, kind, past)
 

@@ -21,7 +21,7 @@ def _answers() -> bool:
 
 
 def hub_answers() -> bool:
-    """Return whether the hub answers within `PATIENCE` seconds. The client is that of the downloads."""
+    """Return whether the hub answers within `PATIENCE` seconds. It uses the same client as downloads."""
     answers = []
 
     def ask() -> None:

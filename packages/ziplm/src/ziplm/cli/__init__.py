@@ -32,7 +32,7 @@ COMMANDS = (
 
 EXIT_CODES = Text("""Exit codes:
    0  done
-   1  input or output failed, such as a full disk or an unreadable file
+   1  failed: for example a full disk, an unreadable file or a training that diverges
    2  usage: options, data files, latency table
    3  model not supported
    4  bad checkpoint

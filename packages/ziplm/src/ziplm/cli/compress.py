@@ -40,7 +40,7 @@ EXAMPLES = Text(
     "--dry-run",
     is_flag=True,
     panel=SECTIONS["essential"],
-    help="Show what can be reached and what it would take, and stop.",
+    help="Show the reachable speedup and the time, memory and disk that the run would take, and stop.",
 )
 @options(names_in("targets"))
 @options(names_in("data"))

@@ -1,4 +1,4 @@
-"""``ziplm demo``: try it on this machine in ten minutes."""
+"""``ziplm demo``: try ziplm on this machine in ten minutes."""
 
 from pathlib import Path
 

@@ -16,7 +16,9 @@ DATA = ("validation_file", "eval_file", "text_column", "label_column", "max_leng
 @click.command(epilog="Example: ziplm evaluate runs/sst2/2x --task sst2 --validation-file dev.tsv")
 @click.argument("checkpoint")
 @click.option("--task", required=True, help=f"One of {', '.join(TASKS)}.")
-@click.option("--dense", metavar="MODEL", help="Dense model, for metrics of embeddings that compare with it.")
+@click.option(
+    "--dense", metavar="MODEL", help="Dense model to compare with, which only embeddings without scores need."
+)
 @options(DATA, panel="Options")
 @click.option(
     "--batch-size", default=32, show_default=True, type=click.IntRange(min=1), help="Examples per batch."
@@ -26,7 +28,7 @@ DATA = ("validation_file", "eval_file", "text_column", "label_column", "max_leng
     "--predictions",
     type=Path,
     metavar="FOLDER",
-    help="Instead of metrics, write predictions for the GLUE server, of --eval-file or the test split.",
+    help="Write predictions for the GLUE server, on the given file or the test split, and print no metrics.",
 )
 @click.option("--train-file", hidden=True)
 @click.option("--sequence-length", type=click.IntRange(min=1), hidden=True)

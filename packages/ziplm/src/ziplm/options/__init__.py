@@ -1,1 +1,1 @@
-"""What a run is asked for: options, their validation and files, presets, and targets."""
+"""The options of a run: definitions, validation and files, presets, and targets."""

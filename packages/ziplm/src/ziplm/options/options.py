@@ -29,7 +29,7 @@ SPEEDS: dict[str, Kind] = {"speedup": "speedup", "latency_ms": "latency", "recov
 LIMITS = ("params", "flops", "bytes", "sparsity")
 TARGETS = (*SPEEDS, *LIMITS)
 DENSE_TRAINING = ("dense_epochs", "dense_steps")
-DATA_LENGTH = 128  # tokens to which examples are cut, if nothing else is said
+DATA_LENGTH = 128  # tokens to which examples are cut, if no length is given
 PAPER = {
     "gradients": False,
     "centred": False,
@@ -86,7 +86,7 @@ class Options(
         return self
 
     def _preset_options(self, name: str) -> dict[str, Any]:
-        """Options of a preset, without alternatives to those that are given."""
+        """Return a preset's options; if targets or a dense training are given, the preset's are left out."""
         filling = find_preset(name).as_options()
         for alternatives in (TARGETS, DENSE_TRAINING):
             if not self.model_fields_set.isdisjoint(alternatives):
@@ -101,14 +101,16 @@ class Options(
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "Options":
-        """Make options from values by name; raise UsageError if a required one is missing."""
+        """Make options from values by name; raise UsageError if model, task or output is missing."""
         missing = [name for name in ("model", "task", "output") if not options.get(name)]
         if missing:
-            raise UsageError(f"{missing[0]} is missing", "give it on the command line or in the config file")
+            raise UsageError(
+                f"{missing[0]} is missing", "give it on the command line, in the call or in the config file"
+            )
         return cls(**options)
 
     def targets(self) -> list[Target]:
-        """Return all targets, the slowest first; raise UsageError if there is none, or if they conflict."""
+        """Return all targets, as `make_targets`; raise UsageError if there is none, or if they conflict."""
         speeds = {kind: getattr(self, name) for name, kind in SPEEDS.items()}
         return make_targets(speeds, {name: getattr(self, name) for name in LIMITS})
 
@@ -152,7 +154,7 @@ class Options(
         )
 
     def differences(self, other: "Options") -> list[str]:
-        """Describe the options that two commands in one run folder must share, but do not."""
+        """Describe the options that differ, although all commands in one run folder must share them."""
         free = (*TARGETS, "output", "memory_gb")  # these change no result of another target
         names = [name for name in type(self).model_fields if name not in free]
         return [

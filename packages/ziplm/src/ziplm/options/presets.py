@@ -29,7 +29,7 @@ _LOSSES = {
     "glue": LossWeights(0.0, 0.5, 0.5),
     "gpt2": LossWeights(1.0, 0.0, 0.0),
 }
-"""The weights of the paper. They stand here as well as in token-distill, whose import takes seconds."""
+"""The weights of the paper. They are repeated from token-distill, whose import takes seconds."""
 
 
 @dataclass(frozen=True)

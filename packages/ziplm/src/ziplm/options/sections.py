@@ -23,7 +23,7 @@ class _Section(BaseModel):
 
 
 class EssentialOptions(_Section):
-    """What to compress, for which task, and where to put the results."""
+    """The model to compress, its task and data, one kind of target, and the run folder."""
 
     model: Text = option(
         "", "essential", "Folder of a checkpoint, or name of a model on the hub.", metavar="MODEL"
@@ -31,7 +31,7 @@ class EssentialOptions(_Section):
     task: Text = option(
         "",
         "essential",
-        "What the model is for, such as sst2, classification or causal-lm; see `ziplm evaluate --help`.",
+        "Name of the task, such as sst2, classification or causal-lm; `ziplm evaluate --help` lists all.",
     )
     speedup: Numbers = option(
         (), "essential", "Make a model this many times as fast as the dense model. Repeatable.", metavar="X"
@@ -54,7 +54,7 @@ class EssentialOptions(_Section):
 
 
 class TargetOptions(_Section):
-    """Other targets than a speedup, and limits."""
+    """Targets other than a speedup, and limits of size."""
 
     latency_ms: Numbers = option(
         (), "targets", "Make a model that takes at most this many milliseconds. Repeatable.", metavar="MS"
@@ -74,7 +74,7 @@ class TargetOptions(_Section):
     flops: Numbers = option(
         (),
         "targets",
-        "Keep at most this many FLOPs of a forward pass in the layers.",
+        "Keep at most this many FLOPs in the layers, for one measured batch or generation.",
         metavar="N",
     )
     bytes: Numbers = option((), "targets", "Keep at most this many bytes of layer weights.", metavar="N")
@@ -113,7 +113,8 @@ class DataOptions(_Section):
     search_samples: Whole = option(
         256,
         "data",
-        "Examples on which the search compares candidates, and as many again to judge its result.",
+        "Number of training examples that compare the candidates of the search; as many others judge its "
+        "result.",
     )
 
 
@@ -130,7 +131,8 @@ class EnvironmentOptions(_Section):
         (),
         "environment",
         "Length of the measured inputs in tokens, for throughput and latency. Repeatable for latency.",
-        unset="throughput: 128; latency: 10th, 50th and 90th percentile of the calibration data",
+        unset="throughput: 128; latency: 10th, 50th and 90th percentile of the calibration data's lengths, "
+        "or 16, 64 and 128 in commands without data",
     )
     prompt_length: Wholes = option(
         (),
@@ -138,11 +140,13 @@ class EnvironmentOptions(_Section):
         "Length of the measured prompts in tokens, for generate. Repeatable.",
         unset="16, 64 and 128, where they fit",
     )
-    new_tokens: Whole = option(64, "environment", "Number of tokens to generate, for generate.")
+    new_tokens: Whole = option(
+        64, "environment", "Number of tokens to generate after each prompt, for generate."
+    )
     batch_size: Whole | None = option(
         None,
         "environment",
-        "Batch size used when measuring latency.",
+        "Batch size of the measured inputs.",
         unset="8 for throughput, 1 for latency and generate",
     )
     threads: Whole | None = option(
@@ -180,7 +184,7 @@ class MethodOptions(_Section):
     gradients: bool = option(
         True, "method", "Weight errors by loss gradients, which takes one backward pass."
     )
-    selection: Selection = option("obs", "method", "How heads and columns are chosen.")
+    selection: Selection = option("obs", "method", "How the heads and columns to remove are chosen.")
     update: bool = option(True, "method", "Correct the remaining weights for those that are removed.")
     centred: bool = option(
         True, "method", "Let biases take over the mean output of what is removed.", off="--not-centred"
@@ -188,7 +192,9 @@ class MethodOptions(_Section):
     prior: Prior = option(
         "auto", "method", "Estimate of the harm of each size. auto tries all of them except own, the paper's."
     )
-    search: Search = option("direct", "method", "Search method. prior solves once, without a search.")
+    search: Search = option(
+        "direct", "method", "Search method. prior takes the best solution of the priors, without a search."
+    )
     evaluations: Whole = option(
         100, "method", "Number of candidates that the search evaluates; 1000 with --method ziplm."
     )
@@ -197,7 +203,9 @@ class MethodOptions(_Section):
         "method",
         "Loss of the search: divergence from the current model (kl), or the task's own.",
     )
-    refit: bool = option(True, "method", "Fit the remaining weights to the current model, if that helps.")
+    refit: bool = option(
+        True, "method", "Fit the remaining weights to the current model, and keep the result if it helps."
+    )
 
 
 class FinetuneOptions(_Section):
@@ -213,18 +221,18 @@ class FinetuneOptions(_Section):
         None, "training", "Hyper-parameters from the paper for all options not given; see `ziplm presets`."
     )
     dense_epochs: Number = option(
-        0.0, "training", "Epochs of fine-tuning the dense model first. It then becomes the teacher."
+        0.0, "training", "Epochs of fine-tuning the dense model before pruning. The result is the teacher."
     )
     dense_steps: Whole = option(
         -1,
         "training",
-        "The same in optimizer steps; 0 for none, -1 to use --dense-epochs.",
+        "Optimizer steps of fine-tuning the dense model; 0 for none, -1 to use --dense-epochs.",
     )
     epochs_per_step: Number = option(8.0, "training", "Epochs of fine-tuning after each target.")
     steps_per_target: Whole = option(
         -1,
         "training",
-        "The same in optimizer steps; -1 to use --epochs-per-step.",
+        "Optimizer steps of fine-tuning after each target; -1 to use --epochs-per-step.",
     )
     learning_rate: Number = option(8e-5, "training", "Initial learning rate of each fine-tuning.")
     train_batch_size: Whole = option(32, "training", "Batch size of fine-tuning.")

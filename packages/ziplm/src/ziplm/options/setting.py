@@ -19,9 +19,9 @@ class Setting:
         dtype: data type of the models.
         engine: engine that runs the models.
         clock: "wall", "cpu" on machines with other load, or "auto" to choose before measuring.
-        regime: "throughput" times one forward pass over a batch of full-length inputs; "latency" the mean
-            over inputs of several lengths; "generate" the median, over prompts of several lengths, of
-            generating the new tokens with a cache and top-k sampling.
+        regime: "throughput" times one forward pass over a batch of full-length inputs; "latency"
+            takes the mean over inputs of several lengths; "generate" takes the median, over prompts of
+            several lengths, of generating the new tokens with a cache and top-k sampling.
         prompt_lengths: input lengths for latency and generate; () means 16, 64 and 128 where they fit.
         new_tokens: number of tokens to generate for each prompt.
     """

@@ -39,7 +39,7 @@ class Target:
 
 
 def make_targets(speeds: Mapping[Kind, Values], limits: Mapping[str, Values]) -> list[Target]:
-    """Return all targets of a run without duplicates, the slowest first.
+    """Return all targets of a run without duplicates, kind by kind, the slowest of each kind first.
 
     Args:
         speeds: values of the targets of each kind.
@@ -82,5 +82,5 @@ def _distinct(targets: list[Target]) -> list[Target]:
     targets = list(dict.fromkeys(targets))
     names = [target.name for target in targets]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise UsageError(f"two targets are so near that both are {twice[0]}", "leave one out")
+        raise UsageError(f"two targets are so close that both are named {twice[0]}", "leave one out")
     return targets

@@ -73,5 +73,5 @@ def merged(file: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _toml(value: Any) -> str:
-    """Format a value as TOML, which is JSON except for characters beyond the first plane and for DEL."""
+    """Format a value as TOML: JSON without surrogate escapes, which TOML forbids, but with DEL escaped."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

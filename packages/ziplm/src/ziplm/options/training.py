@@ -77,7 +77,7 @@ class TrainingSummary:
         epochs: passes over the data.
         examples: examples seen by all processes, counting repetitions.
         seconds: duration of this call, without earlier calls that were killed.
-        losses: about fifty pairs of a step and the mean loss since the step before.
+        losses: about fifty pairs of a step and the mean loss since the previous one.
     """
 
     steps: int

@@ -1,7 +1,7 @@
 """Steps whose results all targets of a model share: profile, calibrate, prune, priors.
 
-Each step runs a stage on the values of a run. It stores the result in the run folder, reports progress, and
-says which processes take part.
+Each step runs a stage within a run: it reports progress, decides which processes take part, and may store the
+result in the run folder.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -65,7 +65,7 @@ def checked_table(table: LatencyTable, start: Start) -> LatencyTable:
             raise UsageError(
                 f"the latency table was measured on a model with {largest} {branch.kind} groups, "
                 f"this one has {dense_groups}",
-                "give one of this model, or none to measure here",
+                "give a table of this model, or none to measure here",
             )
     return table
 

@@ -37,7 +37,7 @@ from ziplm.stages.finetune import check_training, finetune
 def compress_gradually(options: Options, run: Run) -> None:
     """Make all targets that are not finished yet, each from the one before, and report on the whole family.
 
-    The targets are those that the run has saved: the ones of earlier commands lie on the way. The traces of a
+    Finished targets of earlier commands in the run folder are starting points as well. The traces of a
     target and the checkpoints of its training take several times a model's size. They are deleted when its
     member is finished.
     """
@@ -68,7 +68,7 @@ def compress_gradually(options: Options, run: Run) -> None:
 
 
 def _seed_of(seed: int, previous: str, target: Target) -> int:
-    """Return the seed of a target, which depends on where it starts from: each one draws other samples."""
+    """Return a seed that depends on the target and its starting point, so that samples differ."""
     offset = zlib.crc32(f"{previous} {target.name}".encode()) % 2**16
     return (seed + offset) % 2**30
 
@@ -154,7 +154,7 @@ def training_options(options: Options, workers: Workers = ALONE) -> TrainingOpti
 
 
 def train_dense(start: Start, training: TrainingOptions, run: Run) -> Start:
-    """Fine-tune the dense model first, if asked to; it becomes the teacher. All processes train."""
+    """Return `start` with the dense model fine-tuned, or unchanged if not asked for. All processes train."""
     options = start.options
     if not options.trains_dense:
         return start

@@ -19,7 +19,7 @@ from ziplm.runs.opening import has_results
 
 @dataclass(frozen=True)
 class Inputs:
-    """What was given in memory rather than by name or path.
+    """Inputs given in memory rather than by name or path.
 
     Attributes:
         model: the dense model; None if it was given by name.
@@ -32,7 +32,7 @@ class Inputs:
     data: Mapping[str, Iterable[Mapping[str, Any]]] = field(default_factory=dict)
 
     def paths(self, output: Path) -> dict[str, str]:
-        """Return the options that name the files in the run folder where the inputs will be."""
+        """Return the options that refer to the inputs by their paths in the run folder."""
         paths = {name: str(_data_file(output, name)) for name in self.data}
         return paths if self.model is None else {**paths, "model": str(_model_folder(output))}
 

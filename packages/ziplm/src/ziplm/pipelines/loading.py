@@ -52,7 +52,7 @@ def _with_lengths(setting: Setting, samples: Samples, run: Run) -> Setting:
 
 
 def _with_clock(setting: Setting, options: Options, run: Run) -> Setting:
-    """Choose the clock; a run that has a latency table keeps the table's, so that all times compare."""
+    """Choose the clock; a run with a latency table keeps the table's, so that all times are comparable."""
     if setting.clock != "auto" or options.latency_table is not None:
         return setting
     if not run.workers.missing(run.latency_file):
@@ -86,11 +86,13 @@ def load_member(start: Start, folder: Path) -> PreTrainedModel:
 
 
 def _check(options: Options, task: Task, splits: Splits) -> None:
-    """Raise UsageError if data and options do not fit each other and the task."""
+    """Raise UsageError if data, options and task do not fit each other."""
     if not splits.evaluation:
         raise UsageError("there is nothing to evaluate on", "give --validation-file")
     if options.prior == "exact" and not task.head.pooled:
-        raise UsageError(f"prior exact is not for task {options.task}", "it is for mean embeddings: use auto")
+        raise UsageError(
+            f"prior exact cannot be used for task {options.task}", "it is for mean embeddings: use auto"
+        )
     if options.loss == "task" and not task.head.has_loss:
         raise UsageError(f"task {options.task} has no loss of its own", "use --loss kl")
 

@@ -1,7 +1,7 @@
 """One-shot compression: every target is made from the dense model, without training.
 
-The flow. Profile, calibrate, prune, priors, search, fit and the evaluation of the dense model store their
-results in the run folder, to resume from:
+Profile, calibrate, prune, priors, search, fit and the evaluation of the dense model store their results in
+the run folder, so that a run can be resumed. The flow:
 
     load ─► profile ─► calibrate ─► prune ─► priors            once for all targets
     search ─► fit ─► shrink ─► refit ─► evaluate ─► save       for each target
@@ -77,7 +77,7 @@ def make_recovering(start: Start, pruned: Pruned, target: Target, run: Run) -> C
 
 
 def build_shrunk(start: Start, pruned: Pruned, aim: Target, state: Path, run: Run) -> Shrunk:
-    """Make a shrunk model.
+    """Make a shrunk model that meets a target: search, fit, shrink, refit.
 
     Args:
         start: what the run starts from.
@@ -101,7 +101,7 @@ def finish(
     run: Run,
     training: dict[str, Any] | None = None,
 ) -> Candidate:
-    """Evaluate a shrunk model and write its report; `training` is the summary of its training, if any."""
+    """Evaluate a shrunk model and make its report; `training` is the summary of its training, if any."""
     compressed = target_steps.evaluate(start, shrunk.model, f"evaluate {target.name}", run)
     dense = target_steps.evaluate_dense(start, run)
     report = report_of(start, pruned, target, shrunk, compressed, dense, run)

@@ -1,4 +1,4 @@
-"""`--dry-run`: what can be reached, and what it would take, from a few seconds of measuring."""
+"""`--dry-run`: the reachable speedup, and the time and memory of a run, from a rough latency table."""
 
 import time
 from collections.abc import Sequence
@@ -18,17 +18,17 @@ from ziplm.runs.progress import Reporter
 from ziplm.stages.refit import MOST_SAMPLES
 from ziplm.stages.workload import describe, random_tokens
 
-ROUGH_TABLE_SECONDS = 10.0  # of measuring
+ROUGH_TABLE_SECONDS = 10.0  # time limit for measuring the rough table
 PRUNING_FLOPS = 1e10  # per second, in float64 on one core; a cautious guess
-BACKWARD_COST = 3.0  # of a forward and backward pass, in forward passes
-TRAINING_MEMORY = 4  # of weights, gradients and the optimizer's two averages, in models
-SEARCH_SHARE = 0.5  # cost of evaluating a candidate, in forward passes of the dense model
-MEASUREMENTS = 5  # of a target: three fit rounds, the final one, and a margin
+BACKWARD_COST = 3.0  # time of a forward and backward pass, in forward passes
+TRAINING_MEMORY = 4  # weights, gradients and the optimizer's two averages, each as large as the model
+SEARCH_SHARE = 0.5  # time of evaluating a candidate, in forward passes of the dense model
+MEASUREMENTS = 5  # for each target: three fit rounds, the final one, and a margin
 
 
 @dataclass(frozen=True)
 class _Facts:
-    """What the estimates are computed from.
+    """Facts from which the estimates are computed.
 
     Attributes:
         start: what the run starts from.

@@ -97,7 +97,7 @@ def fastest_that_recovers(
         build: makes a finished candidate, given the number of the attempt and a speedup.
 
     Returns:
-        The candidate; its report has gained "recover", with the metric wanted and whether it is kept.
+        The candidate; its report gains an entry "recover": the metric wanted, and whether it is reached.
     """
 
     def attempt(number: int, speedup: float) -> Candidate:

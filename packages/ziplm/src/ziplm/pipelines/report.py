@@ -43,7 +43,7 @@ def report_of(
     dense: Evaluation,
     run: Run,
 ) -> dict[str, Any]:
-    """Return the report of a member. Its divergence from the dense model is computed here, by all."""
+    """Return the report of a member. All processes compute its divergence from the dense model."""
     choices = pruned.choices
     fitted = shrunk.fitted
     sizes = choices.sizes(fitted.levels)

@@ -1,7 +1,7 @@
 """Steps that run for each target: search, fit, shrink, refit, evaluate, save.
 
-Each step runs a stage on the values of a run. It stores the result in the run folder, reports progress, and
-says which processes take part.
+Each step runs a stage within a run: it reports progress, decides which processes take part, and may store the
+result in the run folder.
 """
 
 from collections.abc import Sequence
@@ -115,7 +115,7 @@ def shrink_to(pruned: Pruned, levels: Levels) -> PreTrainedModel:
 def refit_if_better(
     start: Start, pruned: Pruned, small: PreTrainedModel, run: Run
 ) -> tuple[PreTrainedModel, Refitted | None]:
-    """Refit the model; keep the result if it is clearly closer to the current model on other samples.
+    """Refit the model; keep the result if it is clearly closer to the current model on held-out samples.
 
     The first process refits and sends the weights to the others; all share the batches of the comparison.
 
@@ -178,7 +178,7 @@ def evaluate(start: Start, model: PreTrainedModel, description: str, run: Run) -
 
 
 def evaluate_dense(start: Start, run: Run) -> Evaluation:
-    """Return metrics with intervals of the dense model.
+    """Return the dense model's metrics with intervals.
 
     Its predictions are stored, because every compressed model is compared with them example by example.
     """
@@ -202,8 +202,8 @@ def evaluate_dense(start: Start, run: Run) -> Evaluation:
 def guess_speedup(start: Start, pruned: Pruned, target: Target, run: Run) -> Guess:
     """Guess the largest speedup that keeps a share of the metric; see `bisect_speedup`.
 
-    The metric on the first evaluation split decides, so that it is no unbiased figure afterwards: evaluate
-    the result on other data for one.
+    The metric on the first evaluation split decides, so the result's metric on that split is biased. Evaluate
+    on other data for an unbiased figure.
     """
 
     def make() -> dict[str, Any]:

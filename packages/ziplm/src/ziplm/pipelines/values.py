@@ -35,17 +35,17 @@ class Samples:
 
     @property
     def not_calibrated(self) -> list[Features]:
-        """Samples that calibration did not use: those of the search and of the judge."""
+        """Samples that calibration did not use: the search samples and the judging samples."""
         return [*self.search, *self.judging]
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a run starts from.
+    """The starting point of a run.
 
     Attributes:
         options: the options of the run.
-        task: the task, which has learnt from the dense model and the data how to read both.
+        task: the task, set up for the dense model and the data.
         dense: the dense model, in float32 on its device; speedups refer to it.
         tokenizer: the model's tokenizer.
         splits: tokenised data.
@@ -90,7 +90,7 @@ class Pruned:
         fisher: the fisher; None without gradients.
         traces: a trace for each branch.
         choices: levels of all branches, with costs and priors.
-        dense_choices: the same for the dense model, without priors; the sparsity of a target refers to it.
+        dense_choices: choices of the dense model, without priors; the sparsity of a target refers to it.
         prior_names: the priors that the search tries.
     """
 

@@ -1,4 +1,4 @@
-"""The family: the finished members of a run, and what the whole family took."""
+"""The family: the finished members of a run, and the training and time that they took."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ class Member:
 
 @dataclass(frozen=True, repr=False)
 class Family(Sequence[Member]):
-    """The members that a run has made, in the order of their targets; a sequence.
+    """A sequence of the members that a run has made, in the order of their targets.
 
     Attributes:
         members: the members.
@@ -92,7 +92,7 @@ def family_report(run: Run, targets: Sequence[Target]) -> dict[str, Any]:
     dense = run.dense_folder / DENSE_TRAINING
     if dense.is_file():
         trainings.insert(0, read_json(dense))
-    # Each report holds the seconds of the run up to then. The run's own count goes on for targets that were
+    # Each report holds the seconds of the run up to then. The run's own count continues for targets that were
     # added later, but is lost if the state is deleted. Both only grow, so the largest is the right one.
     seconds = [math.fsum(spent.values()) for spent in (run.seconds, *(r["seconds"] for r in reports))]
     return {
@@ -106,7 +106,7 @@ def family_report(run: Run, targets: Sequence[Target]) -> dict[str, Any]:
 
 
 def family_text(folder: Path) -> str | None:
-    """Describe in one sentence what a gradual run took; None if it is not gradual or not finished."""
+    """Describe the training and time of a gradual run; None if it is not gradual or not finished."""
     path = Run(folder).family_file
     if not path.is_file():
         return None

@@ -13,7 +13,7 @@ class Signs(NamedTuple):
     """Signs of the table."""
 
     within: str
-    """Before the distance to the farther end of an interval."""
+    """Sign before the distance to the farther end of an interval."""
     alike: str
     """Mark of a metric that cannot be told apart from the dense model's."""
 
@@ -22,7 +22,7 @@ SIGNS, ASCII_SIGNS = Signs("±", "≈"), Signs("+-", "~")
 
 
 def print_family(family: Family, console: Console) -> None:
-    """Print one row for each member; below, the sizes of its layers, its folder, and what the family took."""
+    """Print one row for each member; below, its sizes, its folder, and the total training and time."""
     table = Table(show_edge=False, pad_edge=False)  # fits 80 columns without its edge
     metric = family[0].metrics["metric"]["name"] if family else "metric"
     for heading in ("target", "speed", f"dense {metric}", "compressed", "layers' parameters", "disk"):
@@ -62,7 +62,7 @@ def print_family(family: Family, console: Console) -> None:
 def metric_texts(metric: dict[str, Any], signs: Signs = SIGNS) -> tuple[str, str]:
     """Format the metric of the dense and of the compressed model, each with its interval if it has one.
 
-    The compressed model's is marked if the interval of the difference contains 0.
+    The compressed model's metric is marked if the interval of the difference contains 0.
     """
     dense = value_text(metric["dense"], metric.get("dense_interval"), signs)
     compressed = value_text(metric["compressed"], metric.get("interval"), signs)
@@ -86,7 +86,7 @@ def value_text(value: float, interval: Sequence[float] | None, signs: Signs = SI
 def speed_text(metrics: dict[str, Any]) -> str:
     """Format the measured speedup with its interval, or the predicted one if nothing was measured.
 
-    If a latency was asked for, it is a line of its own before.
+    For a latency target, the measured latency comes first, on a line of its own.
     """
     measured = metrics["measured"]
     if measured is None:

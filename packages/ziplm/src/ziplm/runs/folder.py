@@ -6,7 +6,7 @@ run.log                everything that was shown, with times
 latency.json           the latency table
 2x/, 4x/, …            one checkpoint for each target, with metrics.json
 inputs/                a model and data that were given in memory
-dense/, family.json    gradual runs: the fine-tuned dense model; what the whole family took
+dense/, family.json    gradual runs: the fine-tuned dense model; the family's total training and time
 state/                 intermediate results, to resume from: fisher, traces, priors, searches, trainings
 """
 

@@ -1,4 +1,4 @@
-"""The processes of a torchrun that share a run; with a single process, everything here is a no-op.
+"""The processes of a torchrun that share a run; with a single process, nothing is divided or sent.
 
 All processes execute the same stages with the same values. In `share` and `owns` each takes some of the work;
 in `first` only the first process works (to measure, write or decide). They wait for each other in `gathered`,
@@ -240,7 +240,7 @@ def join(device: str) -> Workers:
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=PATIENCE)
-        atexit.register(_leave)  # not earlier: processes cannot meet a second time
+        atexit.register(_leave)  # at exit and not earlier, because processes cannot meet a second time
     return Workers(dist.get_rank(), dist.get_world_size())
 
 

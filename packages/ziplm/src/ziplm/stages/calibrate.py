@@ -1,9 +1,10 @@
 """Calibrate: the fisher, and the statistics of every branch.
 
-One forward and backward pass finds, for each branch and token, the gradient g of a log-probability drawn from
-the model's own prediction, with respect to the residual stream just after the branch. Its second moment
-Γ = E[g gᵀ] says which directions of the output matter, and its norm which tokens do. One forward pass then
-gathers the inputs of the output matrices, weighted by token. No labels are needed. Padding never counts.
+One forward and backward pass finds, for each branch and token, the gradient g of the log-probability of an
+outcome drawn from the model's own prediction, with respect to the residual stream just after the branch. Its
+second moment Γ = E[g gᵀ] says which directions of the output matter, and its norm which tokens do. One
+forward pass then gathers the inputs of the output matrices, weighted by token. No labels are needed. Padding
+never counts.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the search may choose from: the levels of all branches, their costs and their priors."""
+"""The choices of the search: the levels of all branches, their costs and their priors."""
 
 import itertools
 import math
@@ -74,7 +74,7 @@ class Choices:
 
         Args:
             target: the target; the speed of a "recover" target is not known in advance.
-            dense_choices: choices of the dense model, to which sparsity refers; None if these are they.
+            dense_choices: choices of the dense model, to which sparsity refers; None if these are its own.
         """
         budgets = {}
         if target.kind == "latency":
@@ -94,7 +94,7 @@ class Choices:
     def problem(self, prior: str, budgets: Mapping[str, float]) -> Problem:
         """Return the problem of choosing levels within budgets by one of the priors.
 
-        The budget of the seconds is for the whole model, the others are for its layers.
+        The budget of seconds covers the whole model, the other budgets only its layers.
         """
         remaining = [branch_levels.branch for branch_levels in self.levels if branch_levels.branch.groups]
         for branch in remaining:

@@ -36,7 +36,7 @@ class Probe:
     def __str__(self) -> str:
         load = "unknown" if self.load is None else f"{self.load:.1f}"
         waited = max(self.waiting - 1, 0)
-        return f"load {load} on {self.cores} cores, a probe waited {waited:.0%} of its time"
+        return f"load {load} on {self.cores} cores, a probe took {waited:.0%} longer than its CPU time"
 
 
 def probe_machine(seconds: float = PROBE_SECONDS) -> Probe:

@@ -17,8 +17,8 @@ def branch_costs(
 ) -> dict[str, list[list[float]]]:
     """Return the parameters, FLOPs and bytes of each level of each branch.
 
-    FLOPs are those of one measurement in the setting: a forward pass, the mean over inputs of several
-    lengths, or a whole generation.
+    FLOPs are those of one measurement in the setting: a forward pass over a batch, the mean over inputs of
+    several lengths, or a whole generation.
     """
     costs: dict[str, list[list[float]]] = {"params": [], "flops": [], "bytes": []}
     tokens, pairs = _processed(setting)

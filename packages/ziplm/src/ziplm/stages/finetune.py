@@ -47,7 +47,7 @@ def finetune(
         task: makes the batches.
         features: tokenised examples with labels, in the same order in every call.
         options: hyper-parameters.
-        teacher: a model with as many layers; it is not changed. None for no teacher.
+        teacher: a model with the same number of layers; it is not changed. None for no teacher.
         loss: weights of task, logit and token loss; the last two need a teacher. None for the task loss
             alone.
         folder: folder for checkpoints, created if necessary.

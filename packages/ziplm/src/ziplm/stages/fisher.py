@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from ziplm.files import damaged, written_whole
 
-SHARE = 0.9  # of token weights and of the selection matrix: this share from gradients, the rest uniform
+SHARE = 0.9  # share of gradients in token weights and in the selection matrix; the rest is uniform
 TOKENS_PER_COLUMN = 0.25  # minimum effective number of tokens per column for weighted moments
 
 

@@ -58,7 +58,7 @@ def fit_levels(
     Args:
         choices: what `levels` were chosen from.
         levels: the levels that the search found.
-        prior: the prior by which a correction does the least harm.
+        prior: the prior that says which correction does the least harm.
         budgets: budgets by name of the cost; the seconds are those of the whole model, on the scale of the
             latency table.
         measure_levels: measures the model with these levels beside the dense model.

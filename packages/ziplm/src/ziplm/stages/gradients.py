@@ -16,12 +16,12 @@ from ziplm.tasks.base import Features, Progress, Task
 
 
 class BatchGradients(NamedTuple):
-    """One batch with what its branches received, and the gradients at their outputs, by branch name.
+    """One batch, with the inputs of the branches' output matrices and the gradients at the branches' outputs.
 
     Attributes:
         batch: the batch.
-        inputs: inputs of the output matrices, (batch, tokens, columns).
-        gradients: gradients with respect to the branches' outputs, (batch, tokens, hidden).
+        inputs: inputs of the output matrices by branch name, each (batch, tokens, columns).
+        gradients: gradients with respect to the outputs by branch name, each (batch, tokens, hidden).
     """
 
     batch: dict[str, torch.Tensor]

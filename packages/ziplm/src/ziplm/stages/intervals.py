@@ -1,7 +1,7 @@
 """Intervals: how far a metric, or the difference of two models, may be off because the examples are few.
 
 All intervals have a coverage of 95 %. They describe the choice of evaluation examples, which are taken to be
-independent of each other, and nothing else: not the seed of a run, nor the difference to another domain.
+independent of each other, and nothing else: not the seed of a run, nor a change of domain.
 """
 
 import math
@@ -16,7 +16,7 @@ Interval = tuple[float, float]
 
 RESAMPLES = 1000
 TAILS = (0.025, 0.975)
-NORMAL = 1.959963984540054  # the standard normal distribution is below it with a probability of 0.975
+NORMAL = 1.959963984540054  # 97.5 % quantile of the standard normal distribution
 
 
 def metric_intervals(
@@ -25,7 +25,7 @@ def metric_intervals(
     """Return a 95 % interval for each metric.
 
     Proportions get a Wilson interval. All other metrics get the percentiles of a bootstrap over examples. A
-    single example cannot be resampled, so that these metrics are left out then.
+    single example cannot be resampled, so these metrics are then left out.
 
     Args:
         task: the task that defines the metrics.
@@ -62,7 +62,7 @@ def difference_interval(
         resamples: number of resamples.
 
     Raises:
-        UsageError: the numbers of examples differ.
+        UsageError: if the numbers of examples differ.
     """
     count, dense_count = _count(predictions), _count(dense_predictions)
     if count != dense_count:

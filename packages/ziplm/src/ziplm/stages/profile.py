@@ -44,7 +44,7 @@ class Call:
 
 
 def branch_calls(setting: Setting, kind: Kind) -> dict[Call, float]:
-    """Return the calls of a branch in one measurement, each with the number of times (or share) it counts.
+    """Return the calls of a branch in one measurement, each with its weight: how often it occurs.
 
     A forward pass is one call. A generation has one call for the prompt, and one for each new token except
     the last, which no branch processes; a few lengths of the cache represent all of these.
@@ -88,9 +88,10 @@ def latency_table(
 ) -> LatencyTable:
     """Measure a model's branches at all sizes of the grid, and the rest of the model, in the same rounds.
 
-    A branch is measured with its residual connection and norms; a removed one as what remains of it. The
-    fixed part is the time of the model with all branches removed, minus that of their remains. (The dense
-    model's time minus that of its branches would be the difference of two large numbers, and mostly noise.)
+    A branch is measured with its residual connection and norms; of a removed branch, what remains of it is
+    measured, at least the bias of its output matrix. The fixed part is the time of the model with all
+    branches removed, minus that of their remains. (The dense model's time minus that of its branches would be
+    the difference of two large numbers, and mostly noise.)
 
     Args:
         model: the model; it is moved to the setting's device and data type.
@@ -174,7 +175,7 @@ def _without_branches(model: PreTrainedModel) -> PreTrainedModel:
 def _sized_branches(
     model: PreTrainedModel, setting: Setting, kind: Kind, calls: list[Call], round_to: int
 ) -> dict[Call, Family]:
-    """Return, for each call, a branch at all sizes of the grid, made from the first one of full size."""
+    """Return, for each call, a branch at all sizes of the grid, made from the first branch of full size."""
     architecture = architecture_of(model)
     dense_groups = architecture.dense_groups(model, kind)
     branches = [branch for branch in architecture.branches(model) if branch.kind == kind]

@@ -28,7 +28,7 @@ MOST_SAMPLES = 1024
 
 
 class _Seen(NamedTuple):
-    """What a branch saw in one forward pass.
+    """Tensors recorded at a branch in one forward pass.
 
     Attributes:
         inputs: inputs of its output matrix, (batch, tokens, columns); None if the branch was removed.
@@ -140,7 +140,7 @@ def _run_layer(
     state: torch.Tensor | None,
     branches: Sequence[Branch],
 ) -> tuple[torch.Tensor, dict[str, _Seen]]:
-    """Run one layer from the state before it; return its output, and what each branch saw, by name."""
+    """Run one layer from the state before it; return its output, and the record of each branch, by name."""
     architecture = architecture_of(model)
     layers = architecture.layers(model)
     output: list[torch.Tensor] = []

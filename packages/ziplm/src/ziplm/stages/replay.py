@@ -10,7 +10,7 @@ from torch import nn
 
 @contextmanager
 def replayed(layers: list[nn.Module], start: int, state: torch.Tensor | None) -> Iterator[None]:
-    """While open, layers before `start` are skipped and it receives `state`, which is None for layer 0."""
+    """While open, skip the layers before `start`, and give it `state` as input; None if `start` is 0."""
 
     def hand_on(hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         return hidden

@@ -76,7 +76,7 @@ def find_levels(
     checkpoint: Path | None = None,
     progress: Callable[[int, float], None] | None = None,
 ) -> Found:
-    """Find levels for a model within all budgets, its time by the latency table.
+    """Find levels within all budgets; the latency table predicts the seconds.
 
     Args:
         choices: the levels to choose from.

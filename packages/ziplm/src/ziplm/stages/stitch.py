@@ -1,9 +1,9 @@
 """Candidates of the search, stitched together in one model by swapping its branches.
 
 Smaller branches are built once and kept in a bounded cache. The groups of a branch are put in reverse order
-of removal, so that every size keeps the leading ones: its first matrices are then views of one tensor, unless
-q, k and v are fused. Layers before the first one that differs from the best candidate so far are skipped:
-their outputs are remembered.
+of removal, so that every size keeps the leading ones: the matrices before the output matrix are then views of
+one tensor, unless q, k and v are fused. Layers before the first one that differs from the best candidate so
+far are skipped: their outputs are remembered.
 """
 
 from collections import OrderedDict
@@ -178,7 +178,7 @@ class CandidateLoss:
         return head.divergence(model, head.outputs(model, batch), self._reference[number], batch)
 
     def _first_to_run(self, removed: Sequence[int]) -> int:
-        """Return the last layer whose input is remembered and equal to that of the best candidate."""
+        """Return the last layer whose input is remembered from the best candidate and still the same."""
         compared = zip(self._stitcher.branches, removed, self._best_removed, strict=False)
         changed = next((branch.layer for branch, now, best in compared if now != best), 0)
         return max((layer for layer in self._best_states if layer <= changed), default=0)

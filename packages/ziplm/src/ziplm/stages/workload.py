@@ -38,7 +38,7 @@ def describe(setting: Setting) -> str:
 
 
 def clock_of(setting: Setting) -> Literal["wall", "cpu"]:
-    """Return the clock of a setting; "auto" that was not resolved means wall time."""
+    """Return the clock of a setting; an unresolved "auto" means wall time."""
     return "cpu" if setting.clock == "cpu" else "wall"
 
 
@@ -53,7 +53,7 @@ def setting_for(setting: Setting, models: Sequence[PreTrainedModel]) -> Setting:
     if setting.regime == "throughput":
         if setting.sequence_length > positions:
             raise UsageError(
-                f"a sequence of {setting.sequence_length} is too long for the model",
+                f"an input of {setting.sequence_length} tokens is too long for the model",
                 f"it takes up to {positions} tokens",
             )
         return setting
@@ -62,14 +62,15 @@ def setting_for(setting: Setting, models: Sequence[PreTrainedModel]) -> Setting:
         _check_generation(setting, models, positions)
         new = setting.new_tokens
     longest = positions - new
+    one, several = ("a prompt", "prompts") if setting.regime == "generate" else ("an input", "inputs")
     lengths = setting.prompt_lengths or tuple(length for length in PROMPT_LENGTHS if length <= longest)
     lengths = lengths or (longest,)
     if lengths[0] < 1:
-        raise UsageError(f"a prompt cannot have {lengths[0]} tokens", "give whole numbers from 1 up")
+        raise UsageError(f"{one} cannot have {lengths[0]} tokens", "give whole numbers from 1 up")
     if lengths[-1] > longest:
         raise UsageError(
-            f"a prompt of {lengths[-1]} tokens" + (f" and {new} new ones" if new else "") + " is too long",
-            f"the model takes {positions}: give prompts of up to {longest}",
+            f"{one} of {lengths[-1]} tokens" + (f" and {new} new ones" if new else "") + " is too long",
+            f"the model takes {positions}: give {several} of up to {longest}",
         )
     return replace(setting, prompt_lengths=lengths)
 
@@ -170,7 +171,7 @@ def random_tokens(
         length: number of tokens; None for the setting's sequence length.
 
     Raises:
-        UsageError: if the sequence is too long for a model.
+        UsageError: if that length is too long for a model.
     """
     if length is None:
         length = setting_for(replace(setting, regime="throughput"), models).sequence_length

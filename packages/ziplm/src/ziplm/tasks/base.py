@@ -23,7 +23,7 @@ Progress = Callable[[int, int], None]
 """Callback that receives the amount of work done and the total, such as examples or layers."""
 
 Predictions = dict[str, np.ndarray]
-"""What metrics are computed from: arrays by name, whose first dimension is the examples of a split.
+"""Arrays by name, from which metrics are computed; the first dimension is the examples of a split.
 
 An example is a text, a pair, a sentence, a question or a window of text: the unit that intervals resample.
 """
@@ -51,7 +51,7 @@ class Task(ABC):
     """Name of the main metric among those that `evaluate` returns."""
     greater_is_better: bool = True
     proportions: ClassVar[tuple[str, ...]] = ()
-    """Names of the metrics that are the share of examples with a yes rather than a no, such as accuracy."""
+    """Names of the metrics that are a mean over examples of 0 or 1, such as accuracy."""
     calibration_samples: ClassVar[int] = 2048
     class_endings: ClassVar[tuple[str, ...]]
     """Endings of the class names of models that have the head for this task."""
@@ -72,7 +72,7 @@ class Task(ABC):
         name = model_class_of(path, read_config(path)).__name__
         if not name.endswith(self.class_endings):
             raise UsageError(
-                f"{path} is a {name}, but task {self.name} needs one that ends with "
+                f"{path} is a {name}, but task {self.name} needs a class that ends with "
                 f"{' or '.join(self.class_endings)}",
                 "fine-tune the model for this task first, or choose the task it was fine-tuned for",
             )
@@ -91,7 +91,7 @@ class Task(ABC):
 
         Raises:
             UsageError: if the checkpoint has a different head, and the task cannot make a new one.
-            BadCheckpoint: the checkpoint cannot be loaded with a new head.
+            BadCheckpoint: if the checkpoint cannot be loaded with a new head.
         """
         found = self.new_head()
         if found is None or model_class_of(path, read_config(path)).__name__.endswith(self.class_endings):
@@ -121,7 +121,7 @@ class Task(ABC):
         """Load the tokenizer of a checkpoint, without running code from its folder.
 
         Raises:
-            BadCheckpoint: the tokenizer is missing or cannot be loaded.
+            BadCheckpoint: if the tokenizer is missing or cannot be loaded.
         """
         if Path(path).is_dir() and not any((Path(path) / name).is_file() for name in VOCABULARIES):
             # Without these files, transformers 5 would return a tokenizer with an empty vocabulary.

@@ -118,8 +118,8 @@ class EmbeddingTask(Task):
         """See `Task.predict`. Without scores, call `prepare_reference` with the same features first.
 
         Returns:
-            "cosines" and "scores" of pairs. Without scores, "same", of shape (texts, neighbours): whether a
-            neighbour of a text is also one with the dense model.
+            "cosines" and "scores" of pairs. Without scores, "same", of shape (texts, neighbours): whether
+            each neighbour of a text is also its neighbour in the dense model.
         """
         embeddings = self.embed(model, features, batch_size, progress)
         if "score" in features[0]:

@@ -21,7 +21,7 @@ IGNORED = -100
 
 
 class Divergence(NamedTuple):
-    """Sum of the divergences of some samples, and the number of samples; for tokens, each is a sample."""
+    """Summed divergence of some samples, and their number; where tokens are judged, each is a sample."""
 
     total: float
     samples: int

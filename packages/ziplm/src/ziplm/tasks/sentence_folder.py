@@ -64,7 +64,7 @@ def read_settings(path: str | Path) -> tuple[Pooling | None, int | None]:
         The pooling and the maximum input length, in tokens; each None if it is not stored beside the model.
 
     Raises:
-        BadCheckpoint: the pooling or a module is not supported, or a file is not JSON.
+        BadCheckpoint: if the pooling or a module is not supported, or a file is not JSON.
     """
     pooling: Pooling | None = None
     for module in read_modules(path):

@@ -40,7 +40,7 @@ class SquadTask(Task):
         max_answer: maximum number of tokens of an answer.
 
     Raises:
-        UsageError: `max_answer` is not positive.
+        UsageError: if `max_answer` is not positive.
     """
 
     name = "squad"
@@ -213,7 +213,7 @@ def questions_of(table: Table) -> list[Question]:
     """Return the questions of a table.
 
     Raises:
-        UsageError: columns are missing, a question is malformed, or more than 1 % of the questions have an
+        UsageError: if columns are missing, a question is malformed, or more than 1 % of the questions have an
             answer that is not at its answer_start.
     """
     require_columns(table, ("context", "question", "answers"), "columns of these names")
