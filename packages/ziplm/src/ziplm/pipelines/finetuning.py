@@ -50,5 +50,6 @@ def finetune_checkpoint(
             folder=state,
             progress=advance,
         )
+    # Not the tokenizer that read the data: it remembers to truncate to the maximum length.
     save(model, output, made.load_tokenizer(checkpoint))
     return summary
