@@ -40,8 +40,8 @@ class Timing:
         minimum: Fastest sample.
         median: Median of the samples.
         maximum: Slowest sample.
-        spread: Interquartile range (the width of the middle half of the samples) divided by the median; about
-            0.05 on a quiet machine. See also `slow_runs`.
+        spread: Interquartile range (the width of the middle half of the samples) divided by the median.
+            See also `slow_runs`.
         runs: Number of samples.
         calls: Number of calls per sample; above 1 if a single call is too short to be timed.
         stopped: "rel_error" if the requested precision was reached, "max_seconds" if the time limit was
