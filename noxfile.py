@@ -66,7 +66,8 @@ def workspace(session: nox.Session) -> None:
     """Create the Hatch environment of the workspace, and import all packages in it."""
     install(session, "hatch")
     names = ", ".join(package.replace("-", "_") for package in PACKAGES)
-    own = {"HATCH_DATA_DIR": str(Path(session.create_tmp()).resolve() / "hatch")}  # not the user's environments
+    # Not the user's own Hatch environments.
+    own = {"HATCH_DATA_DIR": str(Path(session.create_tmp()).resolve() / "hatch")}
     session.run("hatch", "env", "create", env=own)
     session.run("hatch", "run", "python", "-c", f"import {names}; print(ziplm.__file__)", env=own)
 

@@ -1,4 +1,4 @@
-"""What the command line calls the inputs of a module, and what it says about a busy machine."""
+"""How the command line describes the inputs of a module, and what it says about a busy machine."""
 
 import dataclasses
 import sys
@@ -20,7 +20,7 @@ def linear(width):
 """
 QUICK = ["--max-seconds", "0.05", "--min-rounds", "5", "--threads", "1"]
 QUIET = Timing(1e-3, 0.99e-3, 1.01e-3, 0.98e-3, 1.1e-3, 3e-3, 0.05, 60, 1, "max_seconds")
-BUSY = dataclasses.replace(QUIET, spread=15.58)  # of which "spread 1558 %" said nothing to a reader
+BUSY = dataclasses.replace(QUIET, spread=15.58)  # "spread 1558 %" would tell a reader nothing
 
 
 @pytest.fixture(autouse=True)
@@ -69,9 +69,9 @@ def test_a_busy_machine_is_explained_below_the_table() -> None:
     assert "18.1x" in text  # (0.98 + 15.58 x 1.1) / 1
     note = text.splitlines()[-1]
     assert note.startswith(
-        "ffn: the machine was busy, and the time limit came before the requested precision."
+        "ffn: the machine was busy, and the time limit was reached before the requested precision."
     )
-    assert "At 1 of 3 sizes, a quarter of the runs took 2x the time shown or longer" in note
+    assert "At 1 of 3 sizes, a quarter of the runs took at least 2x the time shown" in note
     assert "(at worst 18.1x, at size 1)" in note
     assert note.endswith("on an idle machine, or with --clock cpu --threads 1.")
 

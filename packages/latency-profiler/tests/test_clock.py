@@ -1,4 +1,4 @@
-"""Real clocks, where the result does not depend on their exact values, and the order of device events."""
+"""Real clocks, tested without relying on exact times, and the order of device events."""
 
 import time
 

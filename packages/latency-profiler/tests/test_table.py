@@ -111,7 +111,11 @@ def edit(path: Path, *keys: str, value: object = None) -> None:
         (("curves", "ffn"), [1, 2], "is corrupt: expected an object, found [1, 2]"),
         (("curves", "ffn", "sizes"), [0, 64], "is corrupt: curve sizes are not in falling order"),
         (("curves", "ffn", "sizes"), [64, -1], "is corrupt: size -1 is negative"),
-        (("curves", "ffn", "seconds"), [1.0, 2.0], "is corrupt: a smaller size takes longer"),
+        (
+            ("curves", "ffn", "seconds"),
+            [1.0, 2.0],
+            "is corrupt: a smaller size takes longer than a larger one",
+        ),
         (("curves", "ffn", "timings"), [{"seconds": 1.0}] * 2, "is corrupt: low is missing"),
         (("environment", "threads"), None, "is corrupt: threads is missing"),
         (("environment", "moon"), "full", "is corrupt: unknown field 'moon'"),

@@ -36,7 +36,7 @@ INVALID = {
     "inf mean": ({"mean": with_value(H[0], INF)}, "mean is nan or inf in 1 of 6 values"),
     "nan metric": ({"metric": with_value(torch.eye(4), NAN)}, "metric is nan or inf in 1 of 16 values"),
     "1-d weight": ({"weight": W[0]}, r"weight has shape \(6,\), but must have 2 dimensions"),
-    "empty weight": ({"weight": W[:0]}, "none of them empty"),
+    "empty weight": ({"weight": W[:0]}, "no dimension may be 0"),
     "integer weight": ({"weight": W.long()}, "weight must be a real floating-point tensor, not torch.int64"),
     "list": ({"weight": [[1.0]]}, "weight must be a real floating-point tensor, not list"),
     "hessian shape": ({"hessian": H[:5, :5]}, r"hessian has shape \(5, 5\), but must have \(6, 6\)"),
@@ -130,7 +130,7 @@ def test_valid_arguments_are_accepted() -> None:
 @pytest.mark.parametrize("k", [-1, 7])
 def test_levels_out_of_range_are_refused(call: str, k: int) -> None:
     trace = prune(W, H)
-    with pytest.raises(ValueError, match=f"cannot remove {k} groups, only from 0 to 6"):
+    with pytest.raises(ValueError, match=f"cannot remove {k} groups; the number must be from 0 to 6"):
         getattr(trace, call)(k)
 
 

@@ -90,7 +90,7 @@ def test_many_inputs_lose_no_precision() -> None:
 def test_a_large_mean_does_not_hide_the_spread() -> None:
     generator = torch.Generator().manual_seed(0)
     inputs = 1e-3 * torch.randn(3000, 8, generator=generator) + 1000 * torch.rand(8, generator=generator)
-    inputs[:, 3] = 100.1  # constant, with a value that binary floats round
+    inputs[:, 3] = 100.1  # a constant that binary floats cannot hold exactly
     moments = Moments(8)
     for batch in inputs.split(700):
         moments.update(batch)

@@ -1,4 +1,4 @@
-"""The order of removal is the one of Algorithm 1."""
+"""The order of removal is that of Algorithm 1."""
 
 import obs_structured._blocked as blocked
 import pytest

@@ -44,8 +44,9 @@ def two_budgets() -> Problem:
 def hidden_loss(problem: Problem, seed: int, kind: str) -> Callable[[NDArray[np.int64]], float]:
     """A loss with hidden sensitivities, which the priors do not know.
 
-    `kind` adds more differences, each including those before it: "weights" none, "pairs" interactions of
-    modules, "curved" other exponents of the priors, "saturating" a logarithm of the total.
+    `kind` selects further differences, and each kind includes those before it: "weights" has none, "pairs"
+    adds interactions between modules, "curved" other exponents of the priors, and "saturating" a logarithm of
+    the total.
     """
     rng = np.random.default_rng([seed, 7])
     modules = problem.modules
@@ -69,7 +70,7 @@ def hidden_loss(problem: Problem, seed: int, kind: str) -> Callable[[NDArray[np.
 
 
 def random_rows(rng: np.random.Generator) -> tuple[list[Row], list[Row], float]:
-    """Costs, priors and a budget, which may be met exactly, out of reach, or more than enough."""
+    """Costs, priors and a budget that can be met exactly, is out of reach, or is more than enough."""
     counts = rng.integers(1, 7, size=rng.integers(1, 8))
     kind = rng.integers(5)
 

@@ -54,7 +54,7 @@ def test_the_repair_adds_the_least_prior():
     problem = Problem([[4, 3, 1], [4, 3, 1], [4, 3, 1]], [[0, 1, 9], [0, 2, 4], [0, 3, 5]], 12)
     fit = fit_budget(problem, [0, 0, 0], lambda x: problem.cost(x) + 3, 12, rounds=1)
     assert fit.rounds[0].measured == 15
-    assert fit.levels.tolist() == [0, 2, 0]  # prior 4, against 6 for one level down in every module
+    assert fit.levels.tolist() == [0, 2, 0]  # prior 4, against 6 if every module moved to level 1
 
 
 def test_control_without_correction_the_target_is_missed():

@@ -133,9 +133,8 @@ def test_screening_evaluates_only_survivors(method):
     assert result.evaluations == 20
     assert len(screened) > 100
     unscreened = search(problem, plain, evaluations=20, method=method)
-    assert (
-        result.loss <= unscreened.loss
-    )  # the screen equals the loss, so 20 evaluations see up to 160 candidates
+    # The screen equals the loss, so 20 evaluations see up to 160 candidates.
+    assert result.loss <= unscreened.loss
 
 
 def test_the_callback_reports_every_evaluation():
@@ -160,7 +159,7 @@ def test_starts_are_evaluated_first_and_the_search_continues_from_the_best():
     assert result.loss <= plain(good)
 
 
-def test_uniform_takes_the_same_share_of_every_module():
+def test_uniform_puts_every_module_at_the_same_fraction_of_its_levels():
     problem = Problem([[4, 3, 2, 1, 0], [4, 2, 0]], [[0, 1, 2, 3, 4], [0, 1, 2]], 4)
     assert search(problem, lambda levels: 1.0, method="uniform").levels.tolist() == [2, 1]
     rising = Problem([[1, 2, 9]], [[0, 1, 2]], 2)

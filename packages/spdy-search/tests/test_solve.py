@@ -98,7 +98,7 @@ def test_several_budgets_on_a_latency_table():
 def test_jointly_infeasible_budgets_are_named_in_the_error():
     problem = Problem({"a": [[0, 1]], "b": [[1, 0]]}, [[0, 0]], {"a": 0, "b": 0})
     for attempt in (lambda: solve(problem), lambda: solve_batch(problem, np.ones((2, 1)))):
-        with pytest.raises(InfeasibleBudget, match="no assignment keeps all budgets at once"):
+        with pytest.raises(InfeasibleBudget, match="no assignment is within all budgets at once"):
             attempt()
 
 
@@ -163,7 +163,7 @@ def test_costs_finer_than_the_grid_stay_within_budget():
 
 
 def test_a_sum_over_budget_by_less_than_a_grid_unit_is_rejected():
-    # 1 + 2⁻⁵³ rounds to 1. With one more last digit, far below the unit of the grid, it does not.
+    # 1 + 2⁻⁵³ rounds to 1. Adding 2⁻¹⁰⁵, far below the unit of the grid, makes the sum round up.
     problem = Problem([[1.0, 0.0], [2.0**-53 + 2.0**-105, 0.0]], [[0, 5], [0, 1]], 1.0)
     assert not problem.fits([0, 0])
     assert solve(problem).tolist() == [0, 1]

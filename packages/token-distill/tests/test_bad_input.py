@@ -1,4 +1,4 @@
-"""Invalid input raises an error of one line that names the offending value."""
+"""Invalid input raises a one-line error that names the offending value."""
 
 import re
 
@@ -227,7 +227,7 @@ def test_outputs_without_logits_or_hidden_states_raise():
 
 
 def test_outputs_with_half_a_span_raise():
-    with pytest.raises(TypeError, match="dict has start_logits, no end_logits"):
+    with pytest.raises(TypeError, match="dict has start_logits but no end_logits"):
         Outputs.of({"start_logits": LOGITS, "hidden_states": HIDDEN})
-    with pytest.raises(TypeError, match="dict has end_logits, no start_logits"):
+    with pytest.raises(TypeError, match="dict has end_logits but no start_logits"):
         Outputs.of({"end_logits": LOGITS, "hidden_states": HIDDEN})

@@ -79,7 +79,7 @@ def test_a_part_with_weight_zero_is_not_computed(zero, monkeypatch):
     weights = {"task": 1.0, "logit": 1.0, "token": 1.0}
     student, teacher = outputs(0, normal(3, 5, seed=0)), outputs(1, normal(3, 5, seed=1))
     arguments = {"task_loss": torch.tensor(1.0), "mask": MASK}
-    with pytest.raises(AssertionError, match="was computed"):  # control: with a weight it is
+    with pytest.raises(AssertionError, match="was computed"):  # control: with a weight, it is
         DistillationLoss(**weights)(student, teacher, **arguments)
     parts = DistillationLoss(**weights | {zero: 0.0})(student, teacher, **arguments)
     assert getattr(parts, zero) is None

@@ -60,8 +60,8 @@ class CpuClock(WallClock):
 class DeviceClock(WallClock):
     """Time between two events on the accelerator's current stream, through torch's generic API.
 
-    The device is synchronised before the first event, so that work queued earlier does not count. The
-    second event is waited for, so that all the work does.
+    The device is synchronised before the first event, so that work queued earlier does not count. The clock
+    then waits for the second event, so that all the work of the timed call counts.
     """
 
     name = "device"
@@ -70,7 +70,7 @@ class DeviceClock(WallClock):
         self.device = device
 
     def elapsed(self, run: Callable[[], object]) -> float:
-        """Call `run` once and return the seconds that the device took for the work it queued."""
+        """Call `run` once and return the seconds that the device took for the work queued by `run`."""
         import torch
 
         stream = torch.accelerator.current_stream(self.device)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Ratio:
     """Ratio of two times with its confidence interval.
 
-    ``1.0 in ratio`` tests whether the interval contains 1, so that the two times may be equal.
+    ``1.0 in ratio`` tests whether the interval contains 1, that is, whether the two times may be equal.
 
     Attributes:
         value: Estimate of the ratio.

@@ -47,7 +47,8 @@ class LatencyCurve:
                 raise TableError(f"the time of size {size} is {seconds} seconds", hint)
         if any(small > large for large, small in zip(self.seconds, self.seconds[1:], strict=False)):
             raise TableError(
-                "a smaller size takes longer", "use LatencyCurve.fit to make a curve from timings"
+                "a smaller size takes longer than a larger one",
+                "use LatencyCurve.fit to make a curve from timings",
             )
 
     @classmethod
@@ -55,7 +56,7 @@ class LatencyCurve:
         """Make a curve from timings by isotonic regression.
 
         The times are the least-squares fit to the measured ones that never rises as the size falls. Without
-        it, noise could lead a search to choose the larger of two sizes in order to save time.
+        the fit, noise could lead a search to choose the larger of two sizes in order to save time.
 
         Args:
             sizes: Sizes in strictly falling order.

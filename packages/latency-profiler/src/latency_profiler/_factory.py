@@ -12,7 +12,7 @@ from latency_profiler._profile import Build
 
 
 def import_factory(name: str) -> Build:
-    """Import the factory ``package.module:function``, also from the working folder.
+    """Import the factory ``package.module:function``; the module may be in the working folder.
 
     Raises:
         FactoryError: The name has another form, the import fails, or the function does not exist or is not

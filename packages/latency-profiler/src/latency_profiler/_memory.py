@@ -15,14 +15,15 @@ from contextlib import contextmanager
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 MEBIBYTE = 1 << 20
 LARGEST_MMAP_THRESHOLD = 32 * MEBIBYTE  # the largest value that glibc accepts
-NEVER_TRIM = (1 << 31) - 1  # the largest int: bytes of free memory above which glibc returns some
+NEVER_TRIM = (1 << 31) - 1  # free bytes above which glibc returns memory: the largest int
 
 
 @contextmanager
 def keep_freed_memory() -> Iterator[None]:
-    """Keep freed memory inside the block and return it afterwards; does nothing without glibc.
+    """Keep freed memory in the process until the ``with`` statement ends; do nothing without glibc.
 
-    The thresholds after the block are those that glibc adapts to once a process has freed a block of 32 MiB.
+    Afterwards, the memory is returned, and the thresholds are those that glibc itself sets once a process has
+    freed 32 MiB in one piece.
     """
     libc = ctypes.CDLL(None) if os.name == "posix" else None
     if libc is None or not (hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim")):

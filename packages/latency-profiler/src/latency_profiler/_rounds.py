@@ -25,7 +25,7 @@ MOST_CALLS = 1 << 16  # per sample
 MOST_REPEATS = 8  # samples of one variant per round
 WARM_UP_CALLS = 3
 # Factor by which the number of rounds grows between checks of the precision. Rare checks limit the cost of
-# the bootstrap, and the chance to stop at a moment when the interval happens to be too narrow.
+# the bootstrap, and the chance of stopping at a moment when the interval happens to be too narrow.
 CHECK_GROWTH = 1.2
 
 

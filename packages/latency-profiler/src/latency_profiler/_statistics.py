@@ -45,9 +45,9 @@ def estimates(samples: Samples, statistic: Statistic) -> FloatArray:
 def bootstrap(samples: Samples, statistic: Statistic) -> FloatArray:
     """Return the statistic of each variant in resamples of the rounds, of shape (resamples, variants).
 
-    All samples of a round are drawn together, so that the load they share also stays shared, and cancels in
-    ratios. Rounds are drawn in circular blocks of about rounds^(1/3) neighbours, because neighbouring rounds
-    meet similar load; drawing them one by one gives intervals that are too narrow.
+    All samples of a round are drawn together, because they met the same load, which then cancels in ratios.
+    Rounds are drawn in circular blocks of about rounds^(1/3) neighbours, because neighbouring rounds meet
+    similar load; drawing them one by one gives intervals that are too narrow.
     """
     rounds = len(samples[0])
     generator = np.random.default_rng(0)

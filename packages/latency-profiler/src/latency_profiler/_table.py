@@ -110,11 +110,11 @@ class LatencyTable:
         Args:
             path: JSON file.
             environment: Environment that the table must have been measured in; None accepts any.
-            allow_other_environment: Accept a table from another environment all the same.
+            allow_other_environment: Accept a table from another environment instead of raising an error.
 
         Raises:
             TableError: The file is missing, corrupt, not a latency table, or of another schema version.
-            EnvironmentMismatch: The table was measured in another environment, which was not allowed.
+            EnvironmentMismatch: The table was measured in another environment, and that is not allowed.
         """
         table = cls._from_document(path, _read_json(Path(path)))
         if environment is not None and not allow_other_environment:

@@ -40,8 +40,8 @@ class Timing:
         minimum: Fastest sample.
         median: Median of the samples.
         maximum: Slowest sample.
-        spread: Interquartile range relative to the median: the middle half of the samples lie within this
-            share of the median of each other. 0.05 is a quiet machine; see also `slow_runs`.
+        spread: Interquartile range (the width of the middle half of the samples) divided by the median.
+            See also `slow_runs`.
         runs: Number of samples.
         calls: Number of calls per sample; above 1 if a single call is too short to be timed.
         stopped: "rel_error" if the requested precision was reached, "max_seconds" if the time limit was
@@ -66,10 +66,10 @@ class Timing:
 
     @property
     def slow_runs(self) -> float:
-        """How slow the slow samples are: at least a quarter of them took this many times `seconds` or longer.
+        """How slow the slow samples are: a quarter of all samples took at least this many times `seconds`.
 
         The third quartile is not stored. It is at least the median, and at least the fastest sample plus the
-        interquartile range; this is the larger of the two, relative to `seconds`.
+        interquartile range. This property is the larger of these two bounds, divided by `seconds`.
         """
         third_quartile = max(self.median, self.minimum + self.spread * self.median)
         return third_quartile / self.seconds if self.seconds > 0 else 1.0
@@ -100,7 +100,7 @@ class Timing:
 
     def __str__(self) -> str:
         slow = (
-            f"; a quarter of them took {self.slow_runs:.1f}x this time or longer: the machine was busy"
+            f"; a quarter of them took at least {self.slow_runs:.1f}x the reported time: the machine was busy"
             if self.busy
             else ""
         )

@@ -1,9 +1,9 @@
 """Factories for the attention and feed-forward blocks of a BERT layer at any size.
 
 Each factory returns a function ``build(size)`` that can be passed to `profile`. A block computes
-LayerNorm(x + branch(x)), as in a post-norm layer. At size 0 the branch is only its output bias, so that the
-block costs what is left of a layer after its branch has been removed. Weights are random, because only the
-time matters.
+LayerNorm(x + branch(x)), as in a post-norm layer. At size 0 only the output bias of the branch remains, so
+the time of the block is what is left of a layer's time once the branch has been removed. Weights are random,
+because only the time matters.
 """
 
 from collections.abc import Callable

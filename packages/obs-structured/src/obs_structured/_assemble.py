@@ -60,7 +60,7 @@ def _without_update(W: torch.Tensor, H: torch.Tensor, mean: torch.Tensor | None,
 def _with_update(
     problem: Problem, damped: Damped, W: torch.Tensor, K: torch.Tensor, mean: torch.Tensor | None
 ) -> _Arranged:
-    live = len(K)  # the live columns come first, the free ones have no part in K
+    live = len(K)  # the live columns come first; the free ones are not part of K
     Y = _live_components(problem, damped.solution, W[:, :live], K)
     matrix = _with_identity(K, len(problem.hessian))
     damped_energy = float((Y / problem.weight_unit).square().sum())  # tr(W (H + λI) Wᵀ)
@@ -97,10 +97,10 @@ def _check_output(
     energy = arranged.energy
     if mean is not None:
         if not (W @ mean).isfinite().all():
-            raise ValueError("weight @ mean overflows, but must be finite; multiply the weight by a constant")
+            raise ValueError("weight @ mean overflows, but must be finite; divide the weight by a constant")
         energy += 2 * float((W / unit @ mean).square().sum()) / scale
     if not arranged.rounding < energy < torch.inf:
         raise ValueError(
             f"the energy tr(W H W.T) of weight @ inputs is {energy * unit * unit * scale:.3g}, but must be "
-            "finite and above rounding errors"
+            "finite and larger than its rounding error"
         )

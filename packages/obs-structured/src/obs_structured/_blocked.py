@@ -1,8 +1,9 @@
 """Blocked structured OBS elimination: the removal order of the paper's Algorithm 1 at matrix-product speed.
 
 Symbols: W (r, d) is the weight, A (d, d) the inverse of the damped Hessian, and G = WᵀW. For a group S of
-columns with A_SS = R Rᵀ, let l = R⁻¹ A_S, u = R⁻¹ W_Sᵀ and v = R⁻¹ G_S − ½ (R⁻¹ G_SS R⁻ᵀ) l. Removing the
-group costs tr(A_SS⁻¹ G_SS) and replaces
+columns, A_S and G_S are the rows of S in A and G, and W_S are the columns of S in W. With A_SS = R Rᵀ, let
+l = R⁻¹ A_S, u = R⁻¹ W_Sᵀ and v = R⁻¹ G_S − ½ (R⁻¹ G_SS R⁻ᵀ) l. Removing the group costs tr(A_SS⁻¹ G_SS) and
+replaces
 
     A by A − lᵀl,    W by W − uᵀl,    G by G − vᵀl − lᵀv.
 

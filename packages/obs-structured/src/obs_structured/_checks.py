@@ -28,7 +28,7 @@ def finite_tensor(name: str, tensor: object, *shapes: tuple[int, ...] | int) -> 
     shape = tuple(tensor.shape)
     if 0 in shape or not any(shape == allowed or len(shape) == allowed for allowed in shapes):
         expected = " or ".join(f"{one} dimensions" if isinstance(one, int) else str(one) for one in shapes)
-        raise ValueError(f"{name} has shape {shape}, but must have {expected}, none of them empty")
+        raise ValueError(f"{name} has shape {shape}, but must have {expected}, and no dimension may be 0")
     if tensor.is_meta:
         raise ValueError(f"{name} is on the meta device and has no values; load it to a real device")
     values = tensor.float() if tensor.element_size() == 1 else tensor  # few operations support 8-bit floats
@@ -45,7 +45,7 @@ def nonzero(name: str, tensor: torch.Tensor) -> None:
 
 
 def moderate(name: str, tensor: torch.Tensor) -> None:
-    """Raise ValueError if the largest absolute value leaves no room for sums or for rounding errors."""
+    """Raise ValueError if the largest absolute value is so large or so small that sums over- or underflow."""
     values = tensor.float() if tensor.element_size() == 1 else tensor  # few operations support 8-bit floats
     smallest, largest = values.aminmax()
     size = max(-float(smallest), float(largest))

@@ -65,9 +65,9 @@ def _solve_raising_damping(
             relative = max(10 * relative, LEAST_RAISED)
             if relative > LARGEST_DAMPING:
                 raise ValueError(
-                    f"hessian cannot be factorised with any damping up to {LARGEST_DAMPING:g} of its mean "
-                    "diagonal"
+                    f"hessian cannot be factorised with any damping up to {LARGEST_DAMPING:g} times its "
+                    "mean diagonal"
                 ) from None
             logger.warning(
-                "the Hessian cannot be factorised: damping raised to %g of its mean diagonal", relative
+                "the Hessian cannot be factorised: damping raised to %g times its mean diagonal", relative
             )

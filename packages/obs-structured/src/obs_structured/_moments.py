@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import torch
 
-# Inputs per product. Within a chunk, products may be summed in float32; chunks are added up in float64.
+# Number of inputs per matrix product. Within such a chunk, products may be summed in float32; the sums of all
+# chunks are added up in float64.
 CHUNK = 4096
 
 
@@ -92,7 +93,7 @@ class Moments:
         return flat
 
     def _check_squares(self, rows: torch.Tensor, weights: torch.Tensor) -> None:
-        """Raise ValueError unless the sums stay finite with the inputs (n, d) of these weights."""
+        """Raise ValueError unless the sums stay finite after adding these inputs (n, d) and weights (n,)."""
         total, squares = self._weight, self._products.diagonal().clone()  # Σ w, and Σ w x², (d,)
         for centred, mean, weight in _chunks(rows, weights):
             spread = centred.square().sum(0)  # (d,)
@@ -158,9 +159,9 @@ class Moments:
 
 
 def _check_sums(squares: torch.Tensor, weight: float) -> None:
-    """Raise ValueError unless Σ w x², (d,), doubled as in the Hessian, and Σ w are finite.
+    """Raise ValueError unless 2 Σ w x², (d,), and Σ w are finite.
 
-    No other sum is larger than these.
+    The factor 2 is that of the Hessian. No other sum is larger than these two.
     """
     if math.isinf(weight):
         raise ValueError(
@@ -192,5 +193,5 @@ def _full_precision() -> bool:
     """Return whether float32 products are computed in float32, not in tf32 or bfloat16."""
     try:
         return torch.get_float32_matmul_precision() == "highest"
-    except RuntimeError:  # raised if the precision is set for single backends
+    except RuntimeError:  # raised if the precision is set for individual backends
         return False

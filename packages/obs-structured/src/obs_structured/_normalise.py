@@ -11,7 +11,7 @@ from obs_structured._solve import METHODS
 
 # Default relative damping: with enough inputs, and with fewer than two inputs per column.
 DAMPING, DAMPING_FEW = 1e-2, 1e-1
-LARGEST_DAMPING = 1e6  # errors would lose as many digits as a larger damping has
+LARGEST_DAMPING = 1e6  # with a damping of 10^k, the errors lose about k digits to cancellation
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ def normalise(
     """Check the arguments of `prune`, then convert, scale and centre them.
 
     Raises:
-        ValueError: if an argument is invalid, except an all-zero output, which `assemble` detects.
+        ValueError: if an argument is invalid. An all-zero output is detected later, by `assemble`.
     """
     _check_arguments(weight, hessian, group_size, mean, metric, damping, count, method)
     # mps does not support float64.
@@ -74,7 +74,7 @@ def normalise(
         mean = mean.detach().to(device, torch.float64)
         free_columns = _centre_(H, mean, scale)
     _check_semidefinite("hessian" if mean is None else "hessian - 2 mean mean.T", H, largest)
-    # "obs" removes the free groups first, since the Hessian may be regular without them.
+    # "obs" removes the free groups first, since the Hessian may be invertible without them.
     free = free_columns.view(-1, group_size).all(1) & (method == "obs")  # (groups,) bool
     return Problem(
         weight=W,
@@ -181,7 +181,7 @@ def _largest_eigenvalue_bound(matrix: torch.Tensor) -> float:
     """
     diagonal = matrix.diagonal()
     trace = float(diagonal.sum())
-    norm = min(float(torch.linalg.matrix_norm(matrix)), trace)  # larger only if the matrix is indefinite
+    norm = min(float(torch.linalg.matrix_norm(matrix)), trace)  # exceeds tr M only if indefinite
     return max(float(diagonal.max()), norm**2 / trace if trace > 0 else 0.0)
 
 

@@ -59,8 +59,8 @@ def prune(
         ValueError: if a tensor has non-finite values or a wrong shape; if `hessian` or `metric` is not
             symmetric positive semidefinite; if `weight`, `hessian`, `metric` or the output is all zero; if
             the largest absolute value of one of them is below 1e-290 or above 1e290; if the output at the
-            mean overflows; if `group_size` does not divide in_features; or if `damping`, `count` or `method`
-            is out of range.
+            mean overflows; if `group_size` does not divide in_features; if `damping` or `count` is out of
+            range; if `method` is unknown; or if the Hessian cannot be factorised with any damping up to 1e6.
     """
     problem = normalise(weight, hessian, group_size, mean, metric, damping, count, method, update=update)
     damped = damp(problem, progress)

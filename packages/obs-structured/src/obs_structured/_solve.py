@@ -32,7 +32,7 @@ def solve(
     update: bool,
     progress: Callable[[int], None] | None = None,
 ) -> Solution:
-    """Choose the order in which groups of columns are removed, and factorise the damped Hessian in it.
+    """Choose the order in which groups are removed, and factorise the damped Hessian in that order.
 
     Args:
         weight: (r, d) float64.

@@ -55,7 +55,7 @@ class Trace:
         self._matrix = matrix  # (d, d) float64, lower triangle: K if updated, else H; both for H / scale
         self._updated = updated
         self._absolute_damping = absolute_damping  # λ
-        self._free_columns = free_columns  # number of columns, removed first, that have no part in K
+        self._free_columns = free_columns  # number of columns removed first, which are not part of K
         self._mean = mean  # (d,) float64: K μ, or None
         self._dtype = dtype
         self._scale = scale
@@ -84,7 +84,7 @@ class Trace:
         half = self.errors[self.groups // 2]
         return (
             f"Trace({rows}x{columns}, {self.groups} groups of {self.group_size}, damping {self.damping:g}, "
-            f"error {half:.3g} at half, {self.errors[-1]:.3g} at none)"
+            f"error {half:.3g} with half removed, {self.errors[-1]:.3g} with all)"
         )
 
     def kept(self, removed: int) -> torch.Tensor:
@@ -179,8 +179,7 @@ class Trace:
 
     def _quadratic_errors(self, Y: torch.Tensor, MY: torch.Tensor) -> torch.Tensor:
         """Return tr(M ΔW_k (H/2) ΔW_kᵀ) for all levels, (groups + 1,), given Y and M Y (r, d)."""
-        # share[j]: increase of the sum over all pairs when position j is removed, from pairs (i, j) with i >=
-        # j.
+        # share[j]: what removing position j adds to the sum, from the pairs (i, j) with i >= j.
         share = Y.new_zeros(Y.shape[1])
         live = Y.shape[1] - self._free_columns
         for start in range(0, live, BLOCK):
@@ -196,7 +195,7 @@ class Trace:
         """Return columns start:stop of C from the diagonal down, (live − start, stop − start).
 
         I − λ K Kᵀ suffers from cancellation if the weight is concentrated on columns whose inputs are far
-        smaller than the mean: with inputs 1e5 times smaller, the relative error is 1e-8.
+        smaller than those of most columns: with inputs 1e5 times smaller, the relative error is 1e-8.
         """
         if not self._updated:
             return self._matrix[start:live, start:stop]
@@ -217,7 +216,7 @@ class Trace:
 
     def _check_level(self, removed: int) -> None:
         if not 0 <= removed <= self.groups:
-            raise ValueError(f"cannot remove {removed} groups, only from 0 to {self.groups}")
+            raise ValueError(f"cannot remove {removed} groups; the number must be from 0 to {self.groups}")
 
     def _width(self, removed: int) -> int:
         """Return the number of columns kept after `removed` removals."""

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-SHOWN = 8  # levels shown of an assignment with more than LONGEST
-LONGEST = 12  # levels of an assignment that is shown as a whole
+SHOWN = 8  # number of levels shown of an assignment with more than LONGEST
+LONGEST = 12  # assignments of up to this many levels are shown in full
 
 
 def brief_levels(levels: Sequence[int] | NDArray[np.int64]) -> str:
-    """An assignment as text; of many levels, the first ones and their number.
+    """Format an assignment as text; if it is long, as its first levels and the number of all levels.
 
     Example:
         >>> brief_levels(range(40))

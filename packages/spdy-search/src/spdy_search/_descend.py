@@ -11,11 +11,11 @@ from ._problem import Levels, Problem
 from ._relax import EDGE
 
 MOST_STEPS = 60
-MOST_CHANGES = 48  # changes of one module that are combined into pairs
+MOST_CHANGES = 48  # single-module changes that are combined into pairs
 
 
 class _Changes(NamedTuple):
-    """Changes of one module of an assignment.
+    """Single-module changes of an assignment.
 
     Attributes:
         module: int64 (changes,), changed module; -1 for an empty change.
@@ -50,8 +50,8 @@ class Neighbourhood:
     def descend(self, harm: Harm, start: Levels) -> list[Levels]:
         """Move to better neighbours until there is none, or for MOST_STEPS steps.
 
-        Each step considers the changes of a single module with the smallest added harm + price·cost. It makes
-        the best of them, or the best pair, that stays within budget.
+        Each step selects the single-module changes with the smallest added harm + price·cost. Of these,
+        it makes the change or the pair of changes that stays within budget and reduces the harm most.
 
         Args:
             harm: The harm to reduce.
@@ -77,7 +77,7 @@ class Neighbourhood:
         return path
 
     def _changes(self, harm: Harm, levels: Levels) -> _Changes:
-        """All changes of one module of `levels`."""
+        """All single-module changes of `levels`."""
         modules = np.arange(len(levels))
         level = self._shifted[:, modules, levels].ravel()  # (shifts · modules,)
         module = np.tile(modules, len(self._shifted))

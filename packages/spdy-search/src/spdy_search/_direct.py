@@ -6,8 +6,8 @@ The solution for the unweighted priors comes first. Every later step
 2. takes the expected harm and a few harms drawn from the posterior;
 3. under each of these harms, descends from two starts: the best assignment so far, and a solution for the
    weights that the harm implies at that assignment;
-4. proposes the assignment on these paths with the largest expected improvement. Its expected loss is low or
-   very uncertain.
+4. proposes the assignment on these paths with the largest expected improvement, which is large if the
+   expected loss is low or very uncertain.
 
 A descent ends in a local minimum near its start. The first steps therefore explore instead: they propose an
 assignment far from the best one. Every fourth of the later steps also explores, unless the evaluations show
@@ -32,12 +32,12 @@ from ._problem import Levels, Problem
 from ._solve import solve, solve_batch
 
 DRAWS = 2  # random harms per step
-REMEMBERED = 300  # most evaluations in a fit of the model; those with the lowest losses are used
+REMEMBERED = 300  # largest number of evaluations in a fit of the model; those with the lowest losses
 RANDOM_CANDIDATES = 16
 FIRST_EXPLORING_STEPS = 12
 EXPLORE_EVERY = 4  # interval of the later exploring steps
 EXPLORING_SPREAD = 0.7  # standard deviation of the logarithm of the random weights
-DISTANT_SHARE = 1 / 4  # share of the modules in which a distant assignment differs from the best one
+DISTANT_SHARE = 1 / 4  # smallest share of the modules in which a distant assignment differs from the best
 FARTHEST_SHIFT = 3
 
 

@@ -12,7 +12,7 @@ class Evaluation:
     Attributes:
         levels: The assignment.
         loss: Its loss; infinity if the evaluation failed, that is, if the loss was not a finite number.
-        seconds: Time of the evaluation since the start of the search, without interruptions.
+        seconds: Seconds from the start of the search to the end of the evaluation, excluding interruptions.
     """
 
     levels: tuple[int, ...]
@@ -32,7 +32,7 @@ class Progress:
         best: Smallest loss so far; infinity if all evaluations have failed.
         evaluations: Number of full evaluations done.
         total: Largest number of full evaluations.
-        seconds: Time since the start of the search, without interruptions.
+        seconds: Seconds since the start of the search, excluding interruptions.
     """
 
     best: float

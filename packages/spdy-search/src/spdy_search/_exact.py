@@ -1,14 +1,15 @@
 """The optimum under one budget: a dynamic program over partial assignments, pruned by a Lagrangian bound.
 
-A state is a choice of rungs for some modules, with its cost on the integer grid and its weighted prior. A
-state is dropped if another state has no larger cost and no larger prior, or if the bound shows that it cannot
-be part of a solution better than the one that `relax` found.
+A rung is a useful level of a module (see `_ladder`). A state is a choice of rungs for some modules, with its
+cost on the integer grid and its weighted prior. A state is dropped if another state has no larger cost and no
+larger prior, or if the bound shows that it cannot be part of a solution better than the one that `relax`
+found.
 
 The bound works as follows. Let λ be the price of cost. A module contributes at least its floor, the minimum
 over its rungs of prior + λ·cost, so the sum of the floors minus λ·capacity is a lower bound on the optimum. A
 rung of the optimum exceeds its module's floor by at most the gap between this bound and the known solution.
-This leaves a few rungs of some modules. They are split into two halves with their own states, and the best
-pair of states is found by bisection.
+Usually, only some modules then have more than one rung left. These modules are split into two halves, each
+with its own states, and the best pair of states is found by bisection.
 """
 
 from typing import NamedTuple

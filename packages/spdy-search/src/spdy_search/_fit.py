@@ -73,8 +73,8 @@ def fit_budget(
 
     The costs of single modules rarely add up to the cost of the whole. Each round measures the whole and
     changes the budget by target - measured, so that a fixed part of the total does not matter. The new levels
-    are a repair of the old ones, not a new solution: above the target, modules only become cheaper, with the
-    least added prior; below it, no module's prior rises.
+    are a repair of the old ones, not a new solution: above the target, no module's cost rises, and as little
+    prior as possible is added; below it, no module's prior rises.
 
     Args:
         problem: The problem that was solved.
@@ -84,7 +84,7 @@ def fit_budget(
         target: Largest total cost wanted, in the same unit.
         rounds: Largest number of rounds of measurement and correction.
         cost: Name of the measured cost; required if there are several. The other budgets are kept.
-        tolerance: A measured total below the target by at most this share of it is not corrected.
+        tolerance: Share of the target by which a measured total may stay below it without being corrected.
 
     Returns:
         The levels after the last correction and a final measurement of them, which may miss the target.

@@ -76,7 +76,7 @@ def _shifted(value: int, shift: int) -> int:
 
 
 def _largest_sum(budget: float) -> tuple[Fraction, bool]:
-    """Supremum of the true sums that round to at most `budget`, and whether it does so itself."""
+    """Supremum of the true sums that round to at most `budget`, and whether it is itself such a sum."""
     above = math.nextafter(budget, math.inf)
     if math.isinf(above):
         return Fraction(budget), True

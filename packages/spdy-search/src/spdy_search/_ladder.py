@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ._grid import OUT_OF_REACH, Grid
 
-PAD = 3  # columns on either side of a module's rungs: moves may look at them, but never take them
+PAD = 3  # columns on either side of a module's rungs: a move may point to one, but is then never made
 
 
 class Ladder(NamedTuple):

@@ -26,12 +26,12 @@ def prior(problem: Problem, archive: Archive, rng: np.random.Generator) -> Itera
 
 
 def uniform(problem: Problem, archive: Archive, rng: np.random.Generator) -> Iterator[Levels]:
-    """Propose uniform levels: every module at the same share of its levels."""
+    """Propose uniform levels: every module at the same fraction of its range of levels."""
     yield uniform_levels(problem)[None]
 
 
 def uniform_levels(problem: Problem) -> Levels:
-    """The uniform levels with the smallest share that is within budget, int64 (modules,)."""
+    """Uniform levels at the smallest fraction that is within budget, int64 (modules,)."""
     last = problem.level_counts - 1
     for share in np.linspace(0, 1, 1001):
         levels: Levels = np.rint(share * last).astype(np.int64)
@@ -67,7 +67,8 @@ def ziplm(problem: Problem, archive: Archive, rng: np.random.Generator) -> Itera
 def evolution(problem: Problem, archive: Archive, rng: np.random.Generator) -> Iterator[Levels]:
     """Propose level switches of the best assignment, as in EvoPress and DarwinLM.
 
-    A switch moves some modules one level up and others one level down. The search starts from uniform levels.
+    A switch moves some modules to the next larger size and others to the next smaller one. The search starts
+    from uniform levels.
     """
     yield uniform_levels(problem)[None]
     while True:
@@ -76,14 +77,14 @@ def evolution(problem: Problem, archive: Archive, rng: np.random.Generator) -> I
 
 
 def shifted_level(problem: Problem, levels: Levels, module: int, shift: int) -> int:
-    """Level of `module` after moving it by `shift` useful levels, as far as there are any."""
+    """Level of `module` after moving it by `shift` useful levels, or to the first or last one."""
     useful = problem.useful[module]
     place = int(np.searchsorted(useful, levels[module])) + shift
     return int(useful[min(max(place, 0), len(useful) - 1)])
 
 
 def _switched(problem: Problem, parent: Levels, rng: np.random.Generator) -> Levels:
-    """A child of `parent` within budget by one to three switches; the parent itself if none is found."""
+    """A child of `parent` within budget, made by one to three switches; `parent` itself if none is found."""
     child = parent.copy()
     switches = int(rng.integers(1, MOST_SWITCHES + 1, size=2).min())
     for module in rng.choice(problem.modules, size=min(switches, problem.modules), replace=False):
@@ -102,7 +103,10 @@ def _switched(problem: Problem, parent: Levels, rng: np.random.Generator) -> Lev
 def _shrink_until_within_budget(
     problem: Problem, child: Levels, parent: Levels, rng: np.random.Generator
 ) -> None:
-    """Move modules that are not larger than in `parent` one level down each, in random order, in place."""
+    """Shrink modules by one size each, in random order and in place, until `child` is within budget.
+
+    Modules that are larger than in `parent` are not shrunk.
+    """
     for module in rng.permutation(problem.modules):
         if problem.fits(child):
             break

@@ -116,9 +116,8 @@ def _likeliest_settings(evidence: _Evidence, settings: Settings) -> tuple[Settin
     while improved:
         improved = False
         for name, values in CHOICES.items():
-            for (
-                value
-            ) in values:  # not only the neighbours: the likelihood has a valley between good and bad priors
+            # Try all values, not only neighbours: the likelihood has a valley between good and bad priors.
+            for value in values:
                 changed = settings._replace(**{name: value})
                 likelihood = _likelihood(evidence, changed)
                 if likelihood.log > best.log:

@@ -23,7 +23,7 @@ class InfeasibleBudget(ValueError):
 
     Attributes:
         smallest: Smallest total cost that can be reached; with named costs a dictionary, in which each total
-            is the smallest on its own.
+            is the smallest for that cost alone.
         budget: The requested budget, in the same form.
     """
 
@@ -112,7 +112,7 @@ class Problem:
 
     @cached_property
     def smallest_cost(self) -> float | dict[str, float]:
-        """Smallest total cost that can be reached; with named costs a dictionary, each on its own."""
+        """Smallest total cost that can be reached; with named costs a dictionary of separate minima."""
         return self._plain(
             {name: math.fsum(float(row.min()) for row in self.costs[name]) for name in self.names}
         )
@@ -208,12 +208,10 @@ class Problem:
 
     def _useful(self, module: int) -> NDArray[np.int64]:
         criteria = np.stack([self.priors[module], *(rows[module] for rows in self.costs.values())])
-        no_worse = (criteria[:, :, None] <= criteria[:, None, :]).all(
-            axis=0
-        )  # [a, b]: a is at least as good as b
-        earlier = np.tri(
-            no_worse.shape[0], k=-1, dtype=bool
-        ).T  # of equal levels, the first dominates the others
+        # [a, b]: a is at least as good as b
+        no_worse = (criteria[:, :, None] <= criteria[:, None, :]).all(axis=0)
+        # Of equal levels, the first dominates the others.
+        earlier = np.tri(no_worse.shape[0], k=-1, dtype=bool).T
         dominated = no_worse & (~no_worse.T | earlier)
         within = np.all([grid.within[module] for grid in self.grids.values()], axis=0)
         return np.flatnonzero(~dominated.any(axis=0) & within)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ._ladder import Ladder
 
 MOST_ROUNDS = 10
-GOOD_ENOUGH = 6e-3  # times the rounds done: relative gap to the lower bound at which a problem is finished
+GOOD_ENOUGH = 6e-3  # default of `good_enough`, see `relax`
 CANDIDATES = 16  # changes that are combined into pairs; 48 give no better solutions
 EDGE = 1e-12  # largest rounding error of a float64 sum of costs, in units of the capacity
 
@@ -40,7 +40,7 @@ class Relaxed(NamedTuple):
 
 
 class _Changes(NamedTuple):
-    """Changes of one module, side by side for K problems; row 0 changes nothing.
+    """Single-module changes, side by side for K problems; row 0 changes nothing.
 
     Attributes:
         module: int64 (changes, K), -1 in row 0.
@@ -66,9 +66,10 @@ def relax(
     Args:
         ladder: The problem.
         weights: float64 (K, modules), at least 0.
-        limit: Largest total cost, in units of the capacity. Solutions up to the default may exceed the
-            budget by a rounding error; solutions up to 1 - EDGE are certain to be within it.
-        good_enough: Relative gap to the lower bound, times the rounds done, at which a problem is finished.
+        limit: Largest total cost, in units of the capacity. With the default, a solution may exceed
+            the budget by a rounding error; with 1 - EDGE, it cannot.
+        good_enough: After n rounds, a problem is finished if its relative gap to the lower bound is at most n
+            times this.
     """
     by_module = np.ascontiguousarray(weights.T)
     solution = _lagrangian_solution(ladder, by_module, limit)

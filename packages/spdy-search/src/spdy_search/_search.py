@@ -108,7 +108,7 @@ def search(
     Raises:
         InfeasibleBudget: If no assignment is within budget.
         ValueError: If an argument is invalid, `loss` or `screen` returns no number, the checkpoint belongs to
-            another search, or the search ends and every evaluation, resumed ones included, has failed.
+            another search, or the search ends, other than by Ctrl-C, without any evaluation that succeeded.
     """
     if method not in METHODS:
         raise ValueError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}")

@@ -11,8 +11,8 @@ from scipy.sparse import csr_array, vstack
 from ._greedy import repair
 from ._problem import InfeasibleBudget, Levels, Problem
 
-# HiGHS works to absolute tolerances of about 1e-6. With budgets and the widest range of priors scaled to this
-# size, they correspond to 1e-10.
+# HiGHS works to absolute tolerances of about 1e-6. Budgets and the widest range of priors are scaled to
+# this size, at which these tolerances amount to a relative error of 1e-10.
 HIGHS_SIZE = 1e4
 MOST_CUTS = 50
 MULTIPLIER_STEPS = 80
@@ -140,13 +140,13 @@ def _solve_program(program: _Program, cuts: csr_array, limit: float) -> NDArray[
 def _jointly_infeasible(problem: Problem) -> InfeasibleBudget:
     budgets = ", ".join(f"{name} {budget:.6g}" for name, budget in problem.budgets.items())
     return problem.infeasible(
-        f"no assignment keeps all budgets at once ({budgets}), though each can be kept alone; "
+        f"no assignment is within all budgets at once ({budgets}), though each can be met alone; "
         "raise one of them"
     )
 
 
 def _best_priced_levels(problem: Problem, weights: NDArray[np.float64]) -> tuple[Levels, NDArray[np.bool_]]:
-    """Follow the multipliers for a fixed number of steps.
+    """Adjust the multipliers for a fixed number of steps.
 
     Returns:
         The best feasible levels met, int64 (K, modules), and whether there were any, bool (K,).

@@ -23,7 +23,7 @@ _PRESETS = {"squad": (0.0, 1.0, 0.0), "glue": (0.0, 0.5, 0.5), "gpt2": (1.0, 0.0
 
 @dataclass(frozen=True, eq=False)
 class LossParts:
-    """The loss of one batch and the parts it is a weighted sum of.
+    """The loss of one batch, and the parts whose weighted sum it is.
 
     Attributes:
         total: the loss to train on: a scalar with a gradient, float32 or float64.

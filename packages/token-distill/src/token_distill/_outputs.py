@@ -51,7 +51,7 @@ class Outputs:
         if (start is None) != (end is None):
             present, missing = ("end", "start") if start is None else ("start", "end")
             raise TypeError(
-                f"{type(output).__name__} has {present}_logits, no {missing}_logits; a span needs both"
+                f"{type(output).__name__} has {present}_logits but no {missing}_logits; a span needs both"
             )
         if start is not None:
             logits = (start, end)
@@ -63,7 +63,7 @@ class Outputs:
 
 
 def _shapes(tensors: Tensor | Sequence[Tensor] | None) -> str:
-    """The shapes of tensors as text; equal ones are counted."""
+    """Format the shapes of tensors as text; equal shapes are shown once, with their number."""
     if tensors is None:
         return "None"
     if isinstance(tensors, Tensor):

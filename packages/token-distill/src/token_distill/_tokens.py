@@ -26,13 +26,13 @@ def token_loss(
     Distillation"). On a CPU, it needs a few megabytes besides the gradients, whatever the number of layers.
 
     Args:
-        student_hidden: the embeddings, then the output of each layer, each (batch, tokens, hidden), as models
-            of transformers return them: 13 tensors for 12 layers. Any floating point dtype.
+        student_hidden: the embeddings, then the output of each layer, each (batch, tokens, hidden), as
+            Hugging Face transformers models return them: 13 tensors for 12 layers. Any floating point dtype.
         teacher_hidden: as many tensors of the same shapes; dtypes may differ. They receive no gradient. If
             the hidden sizes differ, project one of them to the size of the other first.
         mask: (batch, tokens), 1 or True for tokens, 0 for padding, which is ignored. None if there is no
             padding.
-        layers: indices of the layers to compare, which are those not pruned away: a layer is pruned away only
+        layers: indices of the layers to compare: those that are not pruned away. A layer is pruned away only
             if both its attention and its FFN are gone. The output of layer k is ``hidden[k + 1]``; the
             embeddings are not a layer. None compares all layers.
         distance: "euclidean", ‖s − t‖, with gradient zero where s equals t; "mse", ‖s − t‖² / hidden; or
@@ -51,7 +51,7 @@ def token_loss(
     if len(student_hidden) != len(teacher_hidden):
         raise ValueError(
             f"hidden states: the student has {len(student_hidden)}, the teacher {len(teacher_hidden)}; "
-            "a pruned student must return as many as its teacher; pass the layers that are left as `layers`"
+            "a pruned student must return as many as its teacher and name its remaining layers in `layers`"
         )
     compared = [
         _Layer(f"hidden states of layer {k}", student_hidden[k + 1], teacher_hidden[k + 1])

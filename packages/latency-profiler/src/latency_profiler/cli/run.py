@@ -33,8 +33,8 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
 @click.option(
     "--sizes",
     metavar="SIZES",
-    help="Sizes to measure: a list 12,8,4,0, a range 12..0, or a geometric grid 3072*0.9^i, which stops at "
-    "1 % of its largest size and adds 0.",
+    help="Sizes to measure: a list (12,8,4,0), a range (12..0) or a geometric grid (3072*0.9^i), which "
+    "stops at 1 % of its largest size and adds 0.",
 )
 @click.option(
     "--shape",
@@ -42,7 +42,7 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
     multiple=True,
     metavar="SHAPE",
     help="Shape of an input, such as 8x128x768; repeat the option for several inputs. The first dimension is "
-    "the batch; the second of three is the sequence.",
+    "the batch size; if there are three, the second is the sequence length.",
 )
 @click.option(
     "--name",
@@ -82,7 +82,7 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
     type=click.Choice(get_args(ClockName)),
     default="wall",
     show_default=True,
-    help="Elapsed time (wall), or CPU time of this process (cpu) for shared machines and a single thread.",
+    help="Elapsed time (wall) or CPU time of this process (cpu). On shared machines, use cpu and one thread.",
 )
 @click.option(
     "--rel-error",

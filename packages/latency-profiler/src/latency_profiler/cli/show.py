@@ -23,8 +23,8 @@ def show(tables: tuple[Path, ...]) -> None:
     """Print the time and speedup at each size.
 
     Several tables are shown side by side. For a single table, ± is the relative error of the time, and
-    a quarter of the runs took as many times the time as slow runs says, or longer. 2x or more means that the
-    machine was busy with other work.
+    "slow runs" describes the slowest quarter of the runs: 3x means that each of them took at least three
+    times the time shown. From 2x on, the machine was busy with other work.
     """
     print_tables(load_all(tables))
 
@@ -71,7 +71,8 @@ def curves_table(kind: str, curves: Mapping[str, LatencyCurve]) -> Table:
 def busy_note(label: str, curve: LatencyCurve, clock: str) -> str:
     """Return a warning if the machine was too busy to reach the requested precision in time, else "".
 
-    Slow runs alone are no reason for one: precise times of the fastest runs can be trusted all the same.
+    Slow runs alone cause no warning: if the requested precision was reached, the times can be trusted,
+    because they come from the fastest runs.
     """
     busy = [
         (timing.slow_runs, size)
@@ -83,10 +84,10 @@ def busy_note(label: str, curve: LatencyCurve, clock: str) -> str:
     worst, size = max(busy)
     other_clock = ", or with --clock cpu --threads 1" if clock == "wall" else ""
     return (
-        f"{label}: the machine was busy, and the time limit came before the requested precision. "
-        f"At {len(busy)} of {len(curve.sizes)} sizes, a quarter of the runs took {BUSY:g}x the time shown or "
-        f"longer (at worst {worst:.1f}x, at size {size}). Profile again with more --max-seconds, on an idle "
-        f"machine{other_clock}."
+        f"{label}: the machine was busy, and the time limit was reached before the requested precision. "
+        f"At {len(busy)} of {len(curve.sizes)} sizes, a quarter of the runs took at least {BUSY:g}x the "
+        f"time shown (at worst {worst:.1f}x, at size {size}). Profile again with a larger --max-seconds, "
+        f"on an idle machine{other_clock}."
     )
 
 

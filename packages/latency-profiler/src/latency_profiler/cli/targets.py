@@ -78,7 +78,7 @@ def parse_shape(text: str) -> Shape:
 def sequence_length_of(shape: Shape) -> int | None:
     """Return the second of three dimensions (batch, sequence, hidden); None for any other shape.
 
-    The second dimension of images is the number of channels, and that of two dimensions the features.
+    The second dimension of a batch of images is the channels; with two dimensions, it is the features.
     """
     return shape[1] if len(shape) == 3 else None
 
