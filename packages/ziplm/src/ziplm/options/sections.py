@@ -113,7 +113,7 @@ class DataOptions(_Section):
     search_samples: Whole = option(
         256,
         "data",
-        "Number of training examples for comparing candidates of the search; as many others judge its result.",
+        "Number of training samples for comparing candidates in the search; as many others judge its result.",
     )
 
 
