@@ -34,20 +34,22 @@ def load_start(options: Options, run: Run) -> Start:
         splits = task.load_splits(dense, tokenizer, options.source, length)
     _check(options, task, splits)
     samples = draw_samples(splits.train, options, task, options.seed)
-    setting = _with_clock(_with_lengths(options.setting, samples, run), options, run)
+    setting = _with_clock(_with_lengths(options, samples, run), options, run)
     return Start(options, task, dense, tokenizer, splits, samples, setting)
 
 
-def _with_lengths(setting: Setting, samples: Samples, run: Run) -> Setting:
+def _with_lengths(options: Options, samples: Samples, run: Run) -> Setting:
     """Measure latency at the lengths of the data, unless lengths are given."""
+    setting = options.setting
     if setting.regime != "latency" or setting.prompt_lengths:
         return setting
     lengths = [len(sample["input_ids"]) for sample in samples.calibration]
     chosen = tuple(max(1, round(float(length))) for length in np.percentile(lengths, PERCENTILES))
-    run.reporter.note(
-        f"measuring inputs of {', '.join(map(str, chosen))} tokens: 10th, 50th and 90th percentile of the "
-        "calibration data"
-    )
+    if options.latency_table is None:
+        run.reporter.note(
+            f"measuring inputs of {', '.join(map(str, chosen))} tokens: 10th, 50th and 90th percentile of "
+            "the calibration data"
+        )
     return replace(setting, prompt_lengths=chosen)
 
 
