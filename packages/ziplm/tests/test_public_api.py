@@ -199,3 +199,11 @@ def test_evaluate_agrees_with_the_report_and_the_command(
     dense = ziplm.evaluate(files / architecture, task, validation_file=str(file), max_length=LENGTH)
     for split, metrics in dense.items():
         assert metrics == pytest.approx(member.metrics["metrics"]["dense"][split], rel=1e-5)
+
+
+def test_options_beside_other_arguments_are_refused() -> None:
+    """Silently ignored arguments would surprise: everything is in `options`, or nothing."""
+    options = ziplm.Options(model="a", task="sst2", output="b", speedup=2)
+    for other in ({"model": "c"}, {"speedup": [4]}, {"train_file": [{"text": "a"}]}):
+        with pytest.raises(ziplm.UsageError, match="is given beside options"):
+            ziplm.compress(options=options, **other)

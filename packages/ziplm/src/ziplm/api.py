@@ -77,10 +77,14 @@ def compress(
             "compress(config=…) is deprecated; use compress(options=…)", DeprecationWarning, stacklevel=2
         )
         options = said.pop("config")
-    if options is not None:
-        return run_compress(options, _reporter(progress), command=f"ziplm.compress(options={options!r})")
     files = {"train_file": train_file, "validation_file": validation_file, "eval_file": eval_file}
     said |= {name: file for name, file in files.items() if file is not None}
+    if options is not None:
+        if others := [name for name, value in said.items() if value not in (None, "")]:
+            raise UsageError(
+                f"{others[0]} is given beside options", "put it into options, or give no options"
+            )
+        return run_compress(options, _reporter(progress), command=f"ziplm.compress(options={options!r})")
     inputs = _inputs_in_memory(said, tokenizer)
     named = said if tokenizer is None else {**said, "tokenizer": tokenizer}
     shown = ", ".join(f"{name}={_short(value)}" for name, value in named.items())

