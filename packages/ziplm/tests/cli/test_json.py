@@ -103,7 +103,11 @@ def test_status_prints_the_same_values_as_its_table(files: Path, made: Result) -
     assert table.startswith(f"{printed['model']} for {printed['task']} in {printed['folder']}\n")
     assert printed["targets"] == ["1.5x", "2x"]
     shown = [line.strip() for line in table.splitlines() if line.startswith("  ") and "│" not in line]
-    parts = [f"{'done' if done else 'to do':5}  {part}" for part, done in printed["done"].items()]
+    counts = {"traces of branches": f" ({printed['traces']} so far)"}
+    parts = [
+        f"{'done' if done else 'to do':5}  {part}{counts.get(part, '')}"
+        for part, done in printed["done"].items()
+    ]
     assert shown[: len(parts)] == parts
     assert len(parts) == 5
     spent = ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in printed["seconds"].items())

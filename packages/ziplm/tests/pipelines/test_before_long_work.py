@@ -1,4 +1,4 @@
-"""What cannot work is refused before calibration, pruning and search, and the run folder stays usable."""
+"""Impossible requests are refused before the long stages, and the run folder stays usable."""
 
 import dataclasses
 import json

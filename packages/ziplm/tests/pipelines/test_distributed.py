@@ -95,7 +95,7 @@ def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> 
 
 @dataclass(frozen=True)
 class Pair:
-    """The same run, made by one process and by two.
+    """One run, made by one process and by two.
 
     Attributes:
         one: run folder of one process.

@@ -1,4 +1,4 @@
-"""What latency is measured on: the lengths of the data, unless lengths are given, and one clock per run."""
+"""Latency is measured at the lengths of the data, unless lengths are given, with one clock per run."""
 
 import json
 import shutil

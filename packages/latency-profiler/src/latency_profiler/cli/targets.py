@@ -1,4 +1,4 @@
-"""What ``latency-profiler run`` profiles: its factories, their sizes and their inputs."""
+"""The targets of ``latency-profiler run``: their factories, sizes and inputs."""
 
 import re
 from typing import Any

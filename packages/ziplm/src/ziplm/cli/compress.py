@@ -63,6 +63,12 @@ EXAMPLES = Text(
     panel=SECTIONS["run"],
     help="Print the models with their reports as JSON instead of a table.",
 )
+@click.option(
+    "--quiet",
+    is_flag=True,
+    panel=SECTIONS["run"],
+    help="Show no progress; run.log has it all.",
+)
 @click.option("--sequence-length", type=int, hidden=True)
 @click.pass_context
 def compress(
@@ -71,6 +77,7 @@ def compress(
     config_file: Path | None,
     dry_run: bool,
     as_json: bool,
+    quiet: bool,
     sequence_length: int | None,
     **_: Any,
 ) -> None:
@@ -80,36 +87,36 @@ def compress(
     each target. To resume an interrupted run, repeat the command.
     """
     said = given(context)
-    for name in ("config_file", "dry_run", "as_json", "sequence_length"):
+    for name in ("config_file", "dry_run", "as_json", "quiet", "sequence_length"):
         said.pop(name, None)
     if sequence_length is not None:  # the name of --input-length in 0.1
         said.setdefault("input_length", (sequence_length,))
     asked = Options.of(merged(read_options(config_file) if config_file else {}, said))
     if dry_run:
         require(not as_json, "--json with --dry-run", "leave out one of them; a dry run prints text")
-        _plan(asked)
+        _plan(asked, quiet)
     else:
-        _compress(asked, as_json)
+        _compress(asked, as_json, quiet)
 
 
-def _plan(asked: Options) -> None:
+def _plan(asked: Options, quiet: bool) -> None:
     from ziplm.pipelines.plan import plan
-    from ziplm.runs.progress import Bars
+    from ziplm.runs.progress import Bars, Silent
     from ziplm.runs.workers import own_rank
 
     if own_rank() == 0:
-        click.echo(plan(asked, Bars()))
+        click.echo(plan(asked, Silent() if quiet else Bars()))
 
 
-def _compress(asked: Options, as_json: bool) -> None:
+def _compress(asked: Options, as_json: bool, quiet: bool) -> None:
     from rich.console import Console
 
     from ziplm.api import run_compress
     from ziplm.results.table import print_family
-    from ziplm.runs.progress import Bars
+    from ziplm.runs.progress import Bars, Silent
     from ziplm.runs.workers import own_rank
 
-    family = run_compress(asked, Bars(), shlex.join(["ziplm", *sys.argv[1:]]))
+    family = run_compress(asked, Silent() if quiet else Bars(), shlex.join(["ziplm", *sys.argv[1:]]))
     if own_rank() > 0:
         return
     if as_json:

@@ -82,13 +82,19 @@ def fit(start: Start, pruned: Pruned, found: Found, aim: Target, state: Path, ru
     def measure_levels(levels: Levels) -> Measured:
         small = shrink_to(pruned, levels)
         with run.stage("measure", "fit: measure") as advance:
-            return measure(
+            measured = measure(
                 start.dense,
                 small,
                 start.setting,
                 max_seconds=start.options.measure_seconds,
                 progress=lambda rounds, used: advance(used, 1.0),
             )
+        predicted = pruned.choices.dense_seconds / pruned.choices.table.predict(pruned.choices.sizes(levels))
+        run.reporter.note(
+            f"fit: measured {measured.speedup:.2f}x [{measured.low:.2f}, {measured.high:.2f}], "
+            f"predicted {predicted:.2f}x"
+        )
+        return measured
 
     def make() -> dict[str, Any]:
         if start.options.latency_table is not None:

@@ -1,13 +1,18 @@
 """The status of a run: which parts are finished, and how long the stages took."""
 
+import os
+import socket
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ziplm.errors import BadRun
+from ziplm.files import read_json
 from ziplm.options.options import Options
 from ziplm.options.targets import Target
 from ziplm.options.toml import load_options
 from ziplm.runs.folder import Run
+
+TRACES = "traces of branches"
 
 
 @dataclass(frozen=True)
@@ -20,8 +25,10 @@ class Status:
         task: the task.
         targets: all targets, finished or not.
         done: whether each part is finished, by description.
+        traces: number of branches that are pruned.
         seconds: time that each stage has taken so far.
         resumable: whether this version can resume the run.
+        now: the stage that is running ("stage", "pid", "host", "since"); None if none is.
     """
 
     folder: str
@@ -29,14 +36,25 @@ class Status:
     task: str
     targets: tuple[Target, ...]
     done: dict[str, bool]
+    traces: int
     seconds: dict[str, float]
     resumable: bool
+    now: dict[str, Any] | None
 
     def __str__(self) -> str:
         lines = [f"{self.model} for {self.task} in {self.folder}"]
         if not self.resumable:
             lines.append("made by ziplm 0.1: it can be read, but not resumed")
-        lines += [f"  {'done' if done else 'to do':5}  {part}" for part, done in self.done.items()]
+        counts = {TRACES: f" ({self.traces} so far)"}
+        lines += [
+            f"  {'done' if done else 'to do':5}  {part}{counts.get(part, '')}"
+            for part, done in self.done.items()
+        ]
+        if self.now is not None:
+            lines.append(
+                f"running now: {self.now['stage']}, process {self.now['pid']} on {self.now['host']}, "
+                f"since {self.now['since']}"
+            )
         if self.seconds:
             spent = ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in self.seconds.items())
             lines.append(f"so far: {spent}")
@@ -55,8 +73,36 @@ def read_status(run: Run) -> Status:
     targets = tuple(options.targets())
     done = _parts_done(run, options) | {f"target {t.name}": run.is_done(t.name) for t in targets}
     return Status(
-        str(run.folder), options.model, options.task, targets, done, run.seconds, run.marker_file.exists()
+        folder=str(run.folder),
+        model=options.model,
+        task=options.task,
+        targets=targets,
+        done=done,
+        traces=len(list((run.state / "traces").glob("*.safetensors"))),
+        seconds=run.seconds,
+        resumable=run.marker_file.exists(),
+        now=_running_stage(run),
     )
+
+
+def _running_stage(run: Run) -> dict[str, Any] | None:
+    """Read which stage is running; None if none is, or if its process on this machine was killed."""
+    if not run.now_file.exists():
+        return None
+    now: dict[str, Any] = read_json(run.now_file)
+    if now["host"] == socket.gethostname() and not _is_alive(now["pid"]):
+        return None
+    return now
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it belongs to somebody else
+        return True
+    return True
 
 
 def _parts_done(run: Run, options: Options) -> dict[str, bool]:
@@ -66,8 +112,7 @@ def _parts_done(run: Run, options: Options) -> dict[str, bool]:
         done["dense model"] = (run.dense_folder / "config.json").exists()
     if options.mode == "oneshot":  # in gradual runs, each target has its own
         fisher = run.fisher_file.exists() or (run.state / "metric.safetensors").exists()  # its name in 0.1
-        traces = len(list((run.state / "traces").glob("*.safetensors")))
         searching = (run.state / "targets").exists()  # the first search starts when all traces exist
         done["fisher"] = fisher or not options.gradients
-        done[f"traces of branches ({traces} so far)"] = searching
+        done[TRACES] = searching
     return done
