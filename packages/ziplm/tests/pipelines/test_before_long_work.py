@@ -14,7 +14,7 @@ from ziplm.cli import main
 from ziplm.options.options import Options
 from ziplm.pipelines.plan import plan
 from ziplm.runs.progress import Silent
-from ziplm_compressed import options_for, write_files
+from ziplm_compressed import options_for
 from ziplm_models import tiny_model
 from ziplm_pipeline import linear_table
 from ziplm_text import letter_rows, letter_tokenizer, write_rows
@@ -126,11 +126,6 @@ def test_speedups_refer_to_the_model_that_is_given(folder: Path, tmp_path: Path)
     )
     assert again.metrics["predicted"]["seconds"] <= first["predicted"]["seconds"] / 1.5
     assert again.metrics["predicted"]["speedup"] >= 1.5
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_files(tmp_path_factory.mktemp("files"))
 
 
 @pytest.mark.parametrize("architecture", ["bert", "gpt2"])

@@ -7,13 +7,7 @@ import torch
 import ziplm
 from token_distill import DistillationLoss
 from ziplm.options.training import TrainingOptions
-from ziplm_compressed import options_for, write_files
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_files(tmp_path_factory.mktemp("files"))
-
+from ziplm_compressed import options_for
 
 TRAINING = TrainingOptions(max_steps=4, batch_size=8, learning_rate=1e-2, dropout=False, checkpoints=1)
 

@@ -12,16 +12,11 @@ from click.testing import CliRunner
 from datasets import Dataset
 from ziplm import BadRun, Family, UsageError
 from ziplm.cli import main
-from ziplm_compressed import Recorder, options_for, without_times, words, write_files
+from ziplm_compressed import Recorder, options_for, without_times, words
 from ziplm_pipeline import CLASSIFIER, assert_same_parameters, lively_model, parameters_of
 from ziplm_text import letter_tokenizer
 
 ROWS = [{"text": text, "label": ord(text[0]) % 2} for text in words(80, 0)]  # those of `write_files`
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_files(tmp_path_factory.mktemp("files"))
 
 
 def arguments(files: Path, output: Path, **more: Any) -> dict[str, Any]:

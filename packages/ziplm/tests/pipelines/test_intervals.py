@@ -9,14 +9,9 @@ import ziplm
 from click.testing import CliRunner
 from safetensors.numpy import load_file
 from ziplm.cli import main
-from ziplm_compressed import LENGTH, Recorder, options_for, without_times, write_files
+from ziplm_compressed import LENGTH, Recorder, options_for, without_times
 
 PREDICTIONS = "state/dense-predictions.safetensors"
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_files(tmp_path_factory.mktemp("files"))
 
 
 @pytest.fixture(scope="module", params=["bert", "gpt2"])

@@ -13,14 +13,9 @@ from latency_profiler import LatencyTable
 from ziplm import Family
 from ziplm.stages.clock import Probe
 from ziplm_clock import count_products
-from ziplm_compressed import Recorder, options_for, words, write_files
+from ziplm_compressed import Recorder, options_for, words
 
 CALIBRATION = 40
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_files(tmp_path_factory.mktemp("files"))
 
 
 def measured(files: Path, output: Path, recorder: Recorder | None = None, **more: Any) -> Family:

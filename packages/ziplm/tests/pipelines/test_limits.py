@@ -12,21 +12,11 @@ from ziplm.architectures.registry import architecture_of
 from ziplm.pipelines import common_steps
 from ziplm.stages.levels import size_grid
 from ziplm_clock import count_products
-from ziplm_compressed import LENGTH, options_for, write_files
+from ziplm_compressed import LENGTH, options_for
 from ziplm_models import HEADS, HIDDEN, LAYERS, WIDTH, make_traces, sizes_of
 
 HEAD = HIDDEN // HEADS
 BATCH = 8  # the default for throughput
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_files(tmp_path_factory.mktemp("files"))
-
-
-@pytest.fixture(scope="module", params=["bert", "gpt2"])
-def architecture(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def made_with(files: Path, architecture: str, output: Path, **options: Any) -> Member:

@@ -13,25 +13,9 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from ziplm import Family, compress
 from ziplm.architectures.registry import architecture_of
 from ziplm.stages.fisher import Fisher
-from ziplm_compressed import LENGTH, options_for, write_files
+from ziplm_compressed import LENGTH, options_for
 from ziplm_models import HEADS, WIDTH
 from ziplm_text import bare_tokenizer, letter_tokenizer
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_files(tmp_path_factory.mktemp("files"))
-
-
-@pytest.fixture(scope="module", params=["bert", "gpt2"])
-def architecture(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def made(files: Path, architecture: str, tmp_path_factory: pytest.TempPathFactory) -> Family:
-    output = tmp_path_factory.mktemp("runs") / architecture
-    return compress(**options_for(files, architecture, output, speedup=[3, 1.5]))
 
 
 def sizes_of(model: Any) -> dict[str, list[int]]:

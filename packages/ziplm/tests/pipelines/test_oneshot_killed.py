@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from ziplm_compressed import options_for, without_times, write_files
+from ziplm_compressed import options_for, without_times
 from ziplm_killed import Kill, run
 
 # Each process resumes from what the last one left.
@@ -31,11 +31,6 @@ KILLS = [
     Kill("stage", "search"),  # of the second target
     Kill("rename", "3x"),
 ]
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_files(tmp_path_factory.mktemp("files"))
 
 
 @pytest.mark.parametrize("architecture", ["bert", "gpt2"])

@@ -6,23 +6,7 @@ from pathlib import Path
 import pytest
 from latency_profiler import ProfilerError
 from ziplm import Family, ZipLMError, compress
-from ziplm_compressed import Recorder, options_for, without_times, write_files
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_files(tmp_path_factory.mktemp("files"))
-
-
-@pytest.fixture(scope="module", params=["bert", "gpt2"])
-def architecture(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def made(files: Path, architecture: str, tmp_path_factory: pytest.TempPathFactory) -> Family:
-    output = tmp_path_factory.mktemp("runs") / architecture
-    return compress(**options_for(files, architecture, output, speedup=[3, 1.5]))
+from ziplm_compressed import Recorder, options_for, without_times
 
 
 def test_a_second_call_does_nothing_and_returns_the_same_family(

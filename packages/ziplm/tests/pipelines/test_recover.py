@@ -11,7 +11,7 @@ from spdy_search import InfeasibleBudget
 from ziplm import UnreachableTarget, compress
 from ziplm.options.targets import Target
 from ziplm.pipelines.recover import Guess, bisect_speedup, fastest_that_recovers
-from ziplm_compressed import Recorder, options_for, words, write_files
+from ziplm_compressed import Recorder, options_for, words
 from ziplm_text import write_rows
 
 LARGEST = 9.0
@@ -197,11 +197,6 @@ def test_no_model_slower_than_a_hundredth_above_dense_is_tried() -> None:
     attempts = Attempts(lambda speedup: 0.5)
     assert fastest(attempts, 1.1).speedup == 1.01
     assert attempts.speedups == pytest.approx([1.1, 1.01])
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_files(tmp_path_factory.mktemp("files"))
 
 
 def test_recover_keeps_a_share_of_the_metric(files: Path, tmp_path: Path) -> None:
