@@ -47,7 +47,7 @@ def test_benchmark_prints_tokens_per_second(checkpoints: Path) -> None:
     assert float(values["ms"]) * float(values["tokens/s"]) == pytest.approx(3e3, rel=0.02)
     shown = run("benchmark", *models, "--regime", "latency", *limit)
     assert "tokens/s" not in shown
-    assert "prompt lengths 16 64" in shown
+    assert "input lengths 16 64" in shown
 
 
 def test_a_profiled_table_names_its_regime(checkpoints: Path, tmp_path: Path) -> None:

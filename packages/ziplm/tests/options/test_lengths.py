@@ -67,7 +67,7 @@ def test_a_regime_measures_the_lengths_that_it_uses(regime: str) -> None:
     setting = options.setting
     assert setting.lengths == {"throughput": (20,), "latency": (20, 60), "generate": (4, 9)}[regime]
     assert setting.new_tokens == (5 if regime == "generate" else 64)
-    assert options.data_length == {"throughput": 20, "latency": 60, "generate": 128}[regime]
+    assert options.data_length == {"throughput": 20, "latency": 128, "generate": 128}[regime]
     assert Options(**BASIC, regime=regime, **USED[regime], max_length=7).data_length == 7
 
 
@@ -98,7 +98,7 @@ def test_the_old_name_follows_the_rules_of_the_new_one() -> None:
 
 def test_the_old_name_on_the_command_line_warns_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Options] = []
-    monkeypatch.setattr("ziplm.cli.compress._compress", lambda asked, as_json: made.append(asked))
+    monkeypatch.setattr("ziplm.cli.compress._compress", lambda asked, *_: made.append(asked))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         required = ("--task", "sst2", "-o", "o", "--speedup", 2)

@@ -49,8 +49,8 @@ def test_latency_is_measured_at_three_percentiles_of_the_calibration_data(
     note = f"measuring inputs of {', '.join(map(str, chosen))} tokens: 10th, 50th and 90th percentile of the"
     assert [text for text in recorder.notes if text.startswith(note)] == [f"{note} calibration data"]
     details = LatencyTable.load(tmp_path / "run" / "latency.json").environment.details
-    assert details["prompt lengths"] == " ".join(map(str, chosen))
-    assert member.metrics["environment"]["details"]["prompt lengths"] == " ".join(map(str, chosen))
+    assert details["input lengths"] == " ".join(map(str, chosen))
+    assert member.metrics["environment"]["details"]["input lengths"] == " ".join(map(str, chosen))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_lengths_that_are_given_and_throughput_do_not_depend_on_the_data(
     recorder = Recorder()
     (member,) = measured(files, tmp_path / "run", recorder, **given)
     environment = member.metrics["environment"]
-    assert environment["details"].get("prompt lengths") == lengths
+    assert environment["details"].get("input lengths") == lengths
     assert environment["sequence_length"] == (6 if lengths is None else None)
     assert not any("percentile" in note for note in recorder.notes)
 

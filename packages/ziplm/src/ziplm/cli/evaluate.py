@@ -19,7 +19,7 @@ DATA = ("validation_file", "eval_file", "text_column", "label_column", "max_leng
 @click.option(
     "--dense", metavar="MODEL", help="Dense model to compare with, which only embeddings without scores need."
 )
-@options(DATA, panel="Options")
+@options(DATA, panel="Options", unset={"max_length": "128"})
 @click.option(
     "--batch-size", default=32, show_default=True, type=click.IntRange(min=1), help="Examples per batch."
 )

@@ -1,6 +1,6 @@
 """Command line options made from the fields of `Options`, which hold their defaults and help texts."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import rich_click as click
@@ -33,28 +33,31 @@ def names_in(section: str) -> list[str]:
     return [name for name, field in Options.model_fields.items() if shown(field).section == section]
 
 
-def options(names: Iterable[str], panel: str | None = None) -> Callable[[Command], Command]:
+def options(
+    names: Iterable[str], panel: str | None = None, unset: Mapping[str, str] | None = None
+) -> Callable[[Command], Command]:
     """Return a decorator that adds options, in this order.
 
     Args:
         names: names of fields of `Options`.
         panel: title of the panel on the help page; None for the title of the option's section.
+        unset: descriptions of defaults, by name, where the command has others.
     """
 
     def decorate(command: Command) -> Command:
         for name in reversed(list(names)):
-            command = _option(name, panel)(command)
+            command = _option(name, panel, (unset or {}).get(name))(command)
         return command
 
     return decorate
 
 
-def _option(name: str, panel: str | None) -> Callable[[Command], Command]:
+def _option(name: str, panel: str | None, unset: str | None) -> Callable[[Command], Command]:
     field = Options.model_fields[name]
     form = shown(field)
     kind, multiple = _kind(field.annotation)
     flag = f"--{name.replace('_', '-')}"
-    unset = form.unset or _text(field.default)
+    unset = unset or form.unset or _text(field.default)
     settings: dict[str, Any] = {
         "help": f"{field.description}  [default: {unset}]" if unset else field.description,
         "panel": panel or SECTIONS[form.section],

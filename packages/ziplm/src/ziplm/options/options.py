@@ -133,7 +133,12 @@ class Options(
     @property
     def data_length(self) -> int:
         """Number of tokens to which examples are cut, if the model takes as many."""
-        return self.max_length or max(self.input_length, default=DATA_LENGTH)
+        if self.max_length:
+            return self.max_length
+        if self.regime == "throughput" and self.input_length:
+            return self.input_length[0]
+        # Measuring short inputs is no reason to cut the longer ones that the model is evaluated on.
+        return max(DATA_LENGTH, *self.input_length, 1)
 
     @property
     def trains_dense(self) -> bool:

@@ -99,7 +99,7 @@ class DataOptions(_Section):
         None,
         "data",
         "Cut examples to this many tokens.",
-        unset="the largest --input-length, or 128",
+        unset="--input-length for throughput, else 128 or a longer --input-length",
     )
     task_option: Texts = option(
         (), "data", "Setting of the task, such as stride=64 or pooling=cls. Repeatable.", metavar="NAME=VALUE"

@@ -77,13 +77,14 @@ def plan(options: Options, reporter: Reporter) -> str:
         f"{len(samples.calibration)} to calibrate, {len(samples.search)} to search, "
         f"{len(samples.judging)} to judge"
     )
+    longest = min(options.data_length, start.dense.config.max_position_embeddings)
     parameters = sum(parameter.numel() for parameter in start.dense.parameters())
     most, fixed = dense_choices.largest_speedup, table.fixed / dense_choices.dense_seconds
     done = {target.name for target in targets} - {target.name for target in facts.todo}
     names = ", ".join(target.name + (" (done)" if target.name in done else "") for target in targets)
     lines = [
         f"model: {parameters:,} parameters, {len(columns)} branches to prune",
-        f"data: {len(start.splits.train):,} examples; {used}",
+        f"data: {len(start.splits.train):,} examples of at most {longest} tokens; {used}",
         f"measured: {describe(start.setting)}",
         f"dense model: {1e3 * dense_choices.dense_seconds:.3g} ms",
         f"reachable: up to {most:.1f}x; {fixed:.0%} of the time is outside of what can be pruned",

@@ -49,6 +49,8 @@ def print_family(family: Family, console: Console) -> None:
         console.print(
             f"{signs.within}: 95 % interval; {signs.alike}: cannot be told apart from the dense model at 95 %"
         )
+    if any(member.metrics["measured"] for member in family):
+        console.print("speed: measured beside the dense model, with its 99 % interval")
     console.print(
         "heads/width kept in each layer (– where a branch is removed), and the folder of each model:"
     )

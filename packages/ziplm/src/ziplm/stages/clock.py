@@ -35,8 +35,10 @@ class Probe:
 
     def __str__(self) -> str:
         load = "unknown" if self.load is None else f"{self.load:.1f}"
-        waited = max(self.waiting - 1, 0)
-        return f"load {load} on {self.cores} cores, a probe took {waited:.0%} longer than its CPU time"
+        text = f"load {load} on {self.cores} cores"
+        if self.waiting <= MOST_WAITING:
+            return text
+        return f"{text}, a probe took {self.waiting - 1:.0%} longer than its CPU time"
 
 
 def probe_machine(seconds: float = PROBE_SECONDS) -> Probe:

@@ -113,7 +113,8 @@ def environment_of(setting: Setting, attention: str | None) -> Environment:
         ) from None
     details: dict[str, str | int | float] = {"attention": attention or "default", "regime": setting.regime}
     if setting.regime != "throughput":
-        details["prompt lengths"] = " ".join(map(str, setting.prompt_lengths)) or "default"
+        name = "prompt lengths" if setting.regime == "generate" else "input lengths"
+        details[name] = " ".join(map(str, setting.prompt_lengths)) or "default"
     if setting.regime == "generate":
         details |= {"new tokens": setting.new_tokens, "top k": TOP_K}
     return Environment.current(
