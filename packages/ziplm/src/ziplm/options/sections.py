@@ -149,7 +149,10 @@ class EnvironmentOptions(_Section):
         unset="8 for throughput, 1 for latency and generate",
     )
     threads: Whole | None = option(
-        None, "environment", "Number of threads while measuring.", unset="torch's own number"
+        None,
+        "environment",
+        "Number of threads while measuring; other work uses torch's own number.",
+        unset="torch's own number",
     )
     device: Text = option("cpu", "environment", "Device such as cpu, cuda or cuda:0.")
     dtype: Dtype = option("float32", "environment", "Data type of the measured models.")
