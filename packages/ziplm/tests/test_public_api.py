@@ -21,6 +21,8 @@ PUBLIC = {
     "BadRun",
     "Family",
     "Member",
+    "MissingExtra",
+    "NotFinite",
     "Options",
     "UnreachableTarget",
     "UnsupportedModel",

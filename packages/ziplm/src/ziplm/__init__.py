@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from ziplm.errors import (
         BadCheckpoint,
         BadRun,
+        MissingExtra,
+        NotFinite,
         UnreachableTarget,
         UnsupportedModel,
         UsageError,
@@ -31,6 +33,8 @@ __all__ = [
     "BadRun",
     "Family",
     "Member",
+    "MissingExtra",
+    "NotFinite",
     "Options",
     "UnreachableTarget",
     "UnsupportedModel",
@@ -55,7 +59,9 @@ _PLACES = {
     "Options": "options.options",
     **dict.fromkeys(("Family", "Member"), "results.family"),
     **dict.fromkeys(("mask", "shrink"), "stages.shrink"),
-    **dict.fromkeys((name for name in __all__ if name.startswith(("Bad", "Un", "Us", "Zip"))), "errors"),
+    **dict.fromkeys(
+        (name for name in __all__ if name.startswith(("Bad", "Missing", "Not", "Un", "Us", "Zip"))), "errors"
+    ),
 }
 """The module of each public name, imported when the name is first used."""
 

@@ -48,6 +48,18 @@ class UnreachableTarget(ZipLMError, ValueError):
     exit_code = 6
 
 
+class MissingExtra(ZipLMError):
+    """An optional package, such as an engine, is needed and not installed."""
+
+    exit_code = 7
+
+
+class NotFinite(ZipLMError):
+    """A model computes values that are not finite."""
+
+    exit_code = 8
+
+
 def one_line(error: BaseException) -> str:
     """Return the first line of another library's error message, or the error's type if it has none."""
     lines = str(error).strip().splitlines()

@@ -38,6 +38,8 @@ EXIT_CODES = Text("""Exit codes:
    4  bad checkpoint
    5  run folder is foreign, damaged, in use, or was made with other options
    6  target out of reach
+   7  an engine or an optional package is missing
+   8  a model computes values that are not finite
   70  a bug in ziplm
  130  interrupted""")
 
