@@ -54,7 +54,7 @@ def main() -> None:
         threads=1,
         clock=options.clock,
         regime="generate",
-        prompt_lengths=tuple(options.prompt_length),
+        lengths=tuple(options.prompt_length),
         new_tokens=options.new_tokens,
     )
     models = {"dense": dense, **{name: smaller(dense, removed) for name, removed in SHAPES.items()}}

@@ -157,7 +157,7 @@ def generation_table(folder: Path) -> None:
         member, setting = read_json(path), load_options(Run(path.parents[1]).options_file).setting
         measured = member["measured"]
         tokens = setting.batch_size * (
-            setting.new_tokens if setting.regime == "generate" else setting.sequence_length
+            setting.new_tokens if setting.regime == "generate" else setting.lengths[0]
         )
         wanted = member["target"]["value"]
         rows.append(

@@ -37,7 +37,7 @@ def table_of(dense: PreTrainedModel, half: PreTrainedModel, setting: Setting, se
     """Return the latency table of a layer, whose sizes are percentages, and of the rest of the model."""
     architecture = architecture_of(dense)
     layers = {100: architecture.layers(dense)[0], 50: architecture.layers(half)[0]}
-    shape = (setting.batch_size, setting.sequence_length)
+    shape = (setting.batch_size, setting.lengths[0])
     curves = profile_families(
         {
             "layer": Family(layers.__getitem__, [100, 50], torch.randn(*shape, dense.config.hidden_size)),
@@ -70,7 +70,7 @@ def main() -> None:
         print(f"after saving and reloading, outputs differ by {gap:.1e}")
         print(CliRunner().invoke(command_line, ["inspect", str(path)]).output)
 
-    setting = Setting(batch_size=8, sequence_length=128, threads=1, clock=options.clock)
+    setting = Setting(batch_size=8, lengths=(128,), threads=1, clock=options.clock)
     table = table_of(dense, half, setting, options.seconds)
     predicted = table.speedup({"layer": [50] * len(architecture_of(half).layers(half))})
     result = compare_models({"dense": dense, "half": half}, setting, max_seconds=options.seconds)

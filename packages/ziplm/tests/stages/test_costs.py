@@ -15,7 +15,7 @@ from ziplm_clock import Products
 from ziplm_models import HIDDEN, PATTERNS, VOCABULARY, make_traces, removed_by, sizes_of, tiny_model
 from ziplm_pipeline import ARCHITECTURES
 
-SETTING = Setting(batch_size=3, sequence_length=10)
+SETTING = Setting(batch_size=3, lengths=(10,))
 TOKENS, LENGTH = 30, 10
 HEAD = 4  # columns of a head
 
@@ -112,7 +112,7 @@ def test_flops_are_twice_the_multiplications_of_matrix_products(name: str, patte
 def test_costs_depend_on_the_setting() -> None:
     model = tiny_model(ARCHITECTURES[0])
     nothing = [0] * 6
-    plain, longer = costs_of(model, nothing), costs_of(model, nothing, Setting(3, 20))
+    plain, longer = costs_of(model, nothing), costs_of(model, nothing, Setting(3, (20,)))
     assert longer["flops"] > 2 * plain["flops"]  # attention grows with the square of the length
     assert longer["params"] == plain["params"]
-    assert costs_of(model, nothing, Setting(6, 10))["flops"] == 2 * plain["flops"]
+    assert costs_of(model, nothing, Setting(6, (10,)))["flops"] == 2 * plain["flops"]

@@ -30,22 +30,22 @@ def close(one: list[list[float]], other: list[list[float]]) -> bool:
 
 
 def test_latency_is_the_mean_over_lengths() -> None:
-    single = [flops(batch_size=1, sequence_length=length) for length in (5, 20)]
-    both = flops(regime="latency", prompt_lengths=(5, 20))
+    single = [flops(batch_size=1, lengths=(length,)) for length in (5, 20)]
+    both = flops(regime="latency", lengths=(5, 20))
     assert close(both, scaled_sum([(0.5, single[0]), (0.5, single[1])]))
     assert not close(both, single[1])  # control: the lengths matter
 
 
 def test_a_generation_of_one_token_is_the_forward_pass_of_its_prompt() -> None:
-    made = flops(regime="generate", prompt_lengths=(7,), new_tokens=1)
-    assert close(made, flops(batch_size=1, sequence_length=7))
+    made = flops(regime="generate", lengths=(7,), new_tokens=1)
+    assert close(made, flops(batch_size=1, lengths=(7,)))
 
 
 def test_each_further_token_adds_one_token_that_attends_to_all_before_it() -> None:
     """The sum over steps, counted by hand for attention (4 of 16 columns a head) and FFN."""
-    two = flops(regime="generate", prompt_lengths=(7,), new_tokens=2)
-    one = flops(regime="generate", prompt_lengths=(7,), new_tokens=1)
-    token = flops(batch_size=1, sequence_length=1)
+    two = flops(regime="generate", lengths=(7,), new_tokens=2)
+    one = flops(regime="generate", lengths=(7,), new_tokens=1)
+    token = flops(batch_size=1, lengths=(1,))
     for place, (more, less, single) in enumerate(zip(two, one, token, strict=True)):
         heads = 4 if place % 2 == 0 else 0  # every second branch is an attention, with four heads
         beyond = 4 * (8 - 1) * 4 * heads  # eight keys rather than one, four columns to a head

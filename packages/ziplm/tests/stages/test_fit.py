@@ -161,7 +161,7 @@ def test_a_table_of_a_faster_machine_is_corrected_for_latencies_only(
 ) -> None:
     """The clock counts multiplications, so the seconds measured are exactly 1.3 times those of the table."""
     count_products(monkeypatch)
-    setting = Setting(threads=1, clock="cpu", sequence_length=10)
+    setting = Setting(threads=1, clock="cpu", lengths=(10,))
     here = latency_table(MODEL, setting, max_seconds=1e-3)
     curves = {
         kind: LatencyCurve(curve.sizes, tuple(seconds / 1.3 for seconds in curve.seconds))

@@ -62,7 +62,7 @@ def test_a_model_is_copied_unless_it_is_on_the_very_device(
 
 def test_measuring_does_not_change_the_random_state() -> None:
     model = tiny_model(DECODER)
-    setting = Setting(threads=1, regime="generate", prompt_lengths=(3,), new_tokens=2)
+    setting = Setting(threads=1, regime="generate", lengths=(3,), new_tokens=2)
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -80,23 +80,23 @@ def test_measuring_does_not_change_the_random_state() -> None:
         (DECODER, {"regime": "generate", "new_tokens": 0}, "0 new tokens"),
         (
             DECODER,
-            {"regime": "generate", "new_tokens": 24, "prompt_lengths": (8, 41)},
+            {"regime": "generate", "new_tokens": 24, "lengths": (8, 41)},
             "a prompt of 41 tokens and 24 new ones is too long; the model takes 64: give prompts of up to 40",
         ),
         (
             ENCODER,
-            {"regime": "latency", "prompt_lengths": (65,)},
+            {"regime": "latency", "lengths": (65,)},
             "an input of 65 tokens is too long; .* inputs of up to 64",
         ),
         (
             DECODER,
-            {"regime": "latency", "prompt_lengths": (0, 5)},
+            {"regime": "latency", "lengths": (0, 5)},
             "an input cannot have 0 tokens; give whole numbers from 1 up",
         ),
         (
             DECODER,
-            {"sequence_length": 65},
-            "an input of 65 tokens is too long for the model; it takes up to 64",
+            {"lengths": (65,)},
+            "an input of 65 tokens is too long; the model takes 64: give inputs of up to 64",
         ),
         (
             DECODER,

@@ -27,7 +27,7 @@ def products(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def counting(**settings: Any) -> Setting:
-    return Setting(threads=1, clock="cpu", sequence_length=10, **settings)
+    return Setting(threads=1, clock="cpu", **{"lengths": (10,), **settings})
 
 
 def shrunk(model: PreTrainedModel, pattern: str) -> PreTrainedModel:
@@ -37,12 +37,12 @@ def shrunk(model: PreTrainedModel, pattern: str) -> PreTrainedModel:
 REGIMES: list[tuple[str, dict[str, Any]]] = [
     (DECODER, {"regime": "throughput"}),
     (ENCODER, {"regime": "throughput"}),
-    (DECODER, {"regime": "latency", "prompt_lengths": (3, 4, 17)}),
-    (ENCODER, {"regime": "latency", "prompt_lengths": (3, 4, 17), "batch_size": 2}),
-    (DECODER, {"regime": "generate", "prompt_lengths": (3, 9, 17), "new_tokens": 6}),
-    (DECODER, {"regime": "generate", "prompt_lengths": (3, 5, 7, 17), "new_tokens": 6, "batch_size": 2}),
-    (DECODER, {"regime": "generate", "prompt_lengths": (5,), "new_tokens": 2}),
-    (DECODER, {"regime": "generate", "prompt_lengths": (5, 6), "new_tokens": 1}),
+    (DECODER, {"regime": "latency", "lengths": (3, 4, 17)}),
+    (ENCODER, {"regime": "latency", "lengths": (3, 4, 17), "batch_size": 2}),
+    (DECODER, {"regime": "generate", "lengths": (3, 9, 17), "new_tokens": 6}),
+    (DECODER, {"regime": "generate", "lengths": (3, 5, 7, 17), "new_tokens": 6, "batch_size": 2}),
+    (DECODER, {"regime": "generate", "lengths": (5,), "new_tokens": 2}),
+    (DECODER, {"regime": "generate", "lengths": (5, 6), "new_tokens": 1}),
 ]
 
 
@@ -59,7 +59,7 @@ def test_a_table_predicts_what_is_measured(name: str, regime: dict[str, Any], pr
 def test_a_table_predicts_only_the_setting_it_was_measured_in(products: None) -> None:
     model = tiny_model(DECODER)
     models = {"dense": model, "small": shrunk(model, "first attention")}
-    regime: dict[str, Any] = {"regime": "generate", "prompt_lengths": (3, 9, 17), "new_tokens": 6}
+    regime: dict[str, Any] = {"regime": "generate", "lengths": (3, 9, 17), "new_tokens": 6}
     table = latency_table(model, counting(**regime), max_seconds=1e-3)
 
     def gaps(**change: Any) -> list[float]:
@@ -70,13 +70,13 @@ def test_a_table_predicts_only_the_setting_it_was_measured_in(products: None) ->
 
     for change in (
         {"new_tokens": 7},
-        {"prompt_lengths": (3, 8, 17)},
+        {"lengths": (3, 8, 17)},
         {"batch_size": 2},
         {"regime": "latency"},
-        {"regime": "throughput"},
+        {"regime": "throughput", "lengths": (10,)},
     ):
         assert min(gaps(**change)) > 1e-3, change
-    assert max(gaps(prompt_lengths=(1, 9, 50))) < 1e-9  # the median stays the same
+    assert max(gaps(lengths=(1, 9, 50))) < 1e-9  # the median stays the same
 
 
 @pytest.mark.parametrize("new_tokens", [1, 2, 3, 40])
@@ -84,7 +84,7 @@ def test_a_table_predicts_only_the_setting_it_was_measured_in(products: None) ->
 def test_the_steps_of_generation_add_up_to_all_tokens_and_cache_lengths(
     prompts: tuple[int, ...], new_tokens: int
 ) -> None:
-    setting = Setting(regime="generate", prompt_lengths=prompts, new_tokens=new_tokens)
+    setting = Setting(regime="generate", lengths=prompts, new_tokens=new_tokens)
     middle = float(np.median(prompts))
     steps = branch_calls(setting, "attention")
     decoding = {step: share for step, share in steps.items() if step.past}
@@ -103,9 +103,9 @@ def test_the_steps_of_generation_add_up_to_all_tokens_and_cache_lengths(
 
 
 def test_only_generation_uses_a_cache() -> None:
-    setting = Setting(regime="latency", prompt_lengths=(4, 9))
+    setting = Setting(regime="latency", lengths=(4, 9))
     assert branch_calls(setting, "attention") == {Call(4): 0.5, Call(9): 0.5}
-    assert branch_calls(Setting(sequence_length=7), "ffn") == {Call(7): 1.0}
+    assert branch_calls(Setting(lengths=(7,)), "ffn") == {Call(7): 1.0}
 
 
 def test_curves_of_medians_are_made_monotone() -> None:

@@ -22,7 +22,7 @@ def test_default_lengths_and_batch_sizes_depend_on_regime_and_model() -> None:
         (Setting(regime="latency"), (16, 64)),
         (Setting(regime="generate", new_tokens=8), (16,)),
         (Setting(regime="generate", new_tokens=60), (4,)),
-        (Setting(regime="latency", prompt_lengths=(9, 3)), (3, 9)),
+        (Setting(regime="latency", lengths=(9, 3)), (3, 9)),
     ):
         assert setting_for(setting, [model]).lengths == lengths
     batches = [Setting(regime=regime).batch_size for regime in ("throughput", "latency", "generate")]
@@ -34,17 +34,31 @@ def test_environments_of_different_regimes_differ() -> None:
     settings = [
         Setting(batch_size=1),
         Setting(regime="latency"),
-        Setting(regime="latency", prompt_lengths=(16,)),
-        Setting(regime="generate", prompt_lengths=(16,)),
-        Setting(regime="generate", prompt_lengths=(16,), new_tokens=32),
+        Setting(regime="latency", lengths=(16,)),
+        Setting(regime="generate", lengths=(16,)),
+        Setting(regime="generate", lengths=(16,), new_tokens=32),
     ]
     environments = [environment_of(setting, "sdpa") for setting in settings]
     for index, one in enumerate(environments):
         for other in environments[index + 1 :]:
             assert one.differences(other)
-    same = environment_of(Setting(regime="latency", sequence_length=5), "sdpa")
-    assert not same.differences(environments[1])  # the sequence length is for throughput only
     assert "regime generate, prompt lengths 16, new tokens 32" in str(environments[-1])
+
+
+def test_environments_record_lengths_as_version_0_1_did() -> None:
+    """Tables of 0.1 hold the one length of throughput as "sequence_length", and all others as details."""
+    throughput = environment_of(Setting(lengths=(9,)), "sdpa")
+    assert throughput.sequence_length == 9
+    assert throughput.details == {"attention": "sdpa", "regime": "throughput"}
+    latency = environment_of(Setting(regime="latency", lengths=(9, 4)), "sdpa")
+    assert latency.sequence_length is None
+    assert latency.details == {"attention": "sdpa", "regime": "latency", "input lengths": "4 9"}
+
+
+def test_throughput_has_one_length() -> None:
+    assert Setting().lengths == (128,)
+    with pytest.raises(UsageError, match="throughput is measured at one length, not at 2; give one"):
+        Setting(lengths=(4, 9))
 
 
 @pytest.mark.parametrize("pattern", ["nothing", "first attention", "all attention", "everything"])

@@ -119,14 +119,13 @@ class Options(
         """The setting in which models are measured, before it is adapted to the model and the data."""
         return Setting(
             batch_size=self.batch_size or 0,
-            sequence_length=self.input_length[0] if self.input_length else DATA_LENGTH,
+            lengths=self.prompt_length if self.regime == "generate" else self.input_length,
             threads=self.threads,
             device=self.device,
             dtype=self.dtype,
             engine=self.engine,
             clock=self.clock,
             regime=self.regime,
-            prompt_lengths=self.prompt_length if self.regime == "generate" else self.input_length,
             new_tokens=self.new_tokens,
         )
 

@@ -104,7 +104,8 @@ def check_options(options: Any) -> None:
     """Raise UsageError if an option is out of range, or contradicts another one."""
     for rule in RULES:
         rule.check(options)
-    check_lengths(options.regime, options.input_length, options.model_fields_set)
+    check_lengths(options.regime, options.model_fields_set)
+    _ = options.setting  # raises UsageError if lengths, regime and engine do not go together
     require(len(options.text_column) <= 2, f"{len(options.text_column)} text columns", "give one or two")
     require(
         options.mode == "oneshot" or any(getattr(options, name) for name in LOSS_WEIGHTS),
@@ -131,13 +132,8 @@ _INSTEAD = {
 }
 
 
-def check_lengths(regime: str, input_length: tuple[int, ...], given: Collection[str]) -> None:
+def check_lengths(regime: str, given: Collection[str]) -> None:
     """Raise UsageError if a length is given that the regime does not use."""
     for name in UNUSED[regime]:
         flag = f"--{name.replace('_', '-')}"
         require(name not in given, f"{flag} is not used with --regime {regime}", _INSTEAD[name])
-    require(
-        regime != "throughput" or len(input_length) <= 1,
-        f"throughput is measured at one length, not at {len(input_length)}",
-        "give one --input-length, or use --regime latency",
-    )

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from ziplm.errors import UsageError
 from ziplm.options.kinds import Clock, Dtype, Engine, Regime
 
+THROUGHPUT_LENGTH = 128
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -13,7 +15,8 @@ class Setting:
 
     Attributes:
         batch_size: inputs per batch; 0 means 8 for throughput, 1 for latency and generate.
-        sequence_length: length of the inputs in tokens, for throughput.
+        lengths: lengths of the inputs in tokens, ascending; of the prompts, for generate. Throughput has one,
+            128 if none is given. For latency and generate, () stands for defaults that fit the model.
         threads: threads of torch; None keeps torch's own number.
         device: device such as "cpu" or "cuda:0".
         dtype: data type of the models.
@@ -22,32 +25,31 @@ class Setting:
         regime: "throughput" times one forward pass over a batch of full-length inputs; "latency"
             takes the mean over inputs of several lengths; "generate" takes the median, over prompts of
             several lengths, of generating the new tokens with a cache and top-k sampling.
-        prompt_lengths: input lengths for latency and generate; () means 16, 64 and 128 where they fit.
         new_tokens: number of tokens to generate for each prompt.
     """
 
     batch_size: int = 0
-    sequence_length: int = 128
+    lengths: tuple[int, ...] = ()
     threads: int | None = None
     device: str = "cpu"
     dtype: Dtype = "float32"
     engine: Engine = "eager"
     clock: Clock = "wall"
     regime: Regime = "throughput"
-    prompt_lengths: tuple[int, ...] = ()
     new_tokens: int = 64
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "prompt_lengths", tuple(sorted(self.prompt_lengths)))
+        lengths = self.lengths or ((THROUGHPUT_LENGTH,) if self.regime == "throughput" else ())
+        object.__setattr__(self, "lengths", tuple(sorted(lengths)))
+        if self.regime == "throughput" and len(lengths) > 1:
+            raise UsageError(
+                f"throughput is measured at one length, not at {len(lengths)}",
+                "give one --input-length, or use --regime latency",
+            )
         if not self.batch_size:
             object.__setattr__(self, "batch_size", 8 if self.regime == "throughput" else 1)
         if self.regime == "generate" and self.engine != "eager":
             raise UsageError(f"generation is not measured with engine {self.engine}", "use engine eager")
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """Lengths of the inputs of one measurement, ascending."""
-        return (self.sequence_length,) if self.regime == "throughput" else self.prompt_lengths
 
     @property
     def shares(self) -> dict[int, float]:

@@ -17,7 +17,7 @@ from ziplm.options.setting import Setting
 from ziplm.pipelines.values import Samples, Start
 from ziplm.runs.folder import Run
 from ziplm.stages.clock import choose_clock, probe_machine
-from ziplm.stages.workload import require_device
+from ziplm.stages.workload import require_device, with_default_lengths
 from ziplm.tasks import Features, Splits, Task, make_task
 
 PERCENTILES = (10, 50, 90)  # of the lengths of the data, at which latency is measured
@@ -34,14 +34,15 @@ def load_start(options: Options, run: Run) -> Start:
         splits = task.load_splits(dense, tokenizer, options.source, length)
     _check(options, task, splits)
     samples = draw_samples(splits.train, options, task, options.seed)
-    setting = _with_clock(_with_lengths(options, samples, run), options, run)
+    setting = with_default_lengths(_with_lengths_of_data(options, samples, run), [dense])
+    setting = _with_clock(setting, options, run)
     return Start(options, task, dense, tokenizer, splits, samples, setting)
 
 
-def _with_lengths(options: Options, samples: Samples, run: Run) -> Setting:
+def _with_lengths_of_data(options: Options, samples: Samples, run: Run) -> Setting:
     """Measure latency at the lengths of the data, unless lengths are given."""
     setting = options.setting
-    if setting.regime != "latency" or setting.prompt_lengths:
+    if setting.regime != "latency" or setting.lengths:
         return setting
     lengths = [len(sample["input_ids"]) for sample in samples.calibration]
     chosen = tuple(max(1, round(float(length))) for length in np.percentile(lengths, PERCENTILES))
@@ -50,7 +51,7 @@ def _with_lengths(options: Options, samples: Samples, run: Run) -> Setting:
             f"measuring inputs of {', '.join(map(str, chosen))} tokens: 10th, 50th and 90th percentile of "
             "the calibration data"
         )
-    return replace(setting, prompt_lengths=chosen)
+    return replace(setting, lengths=chosen)
 
 
 def _with_clock(setting: Setting, options: Options, run: Run) -> Setting:

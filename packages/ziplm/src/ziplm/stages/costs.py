@@ -38,7 +38,7 @@ def branch_costs(
 def _processed(setting: Setting) -> tuple[float, float]:
     """Return the tokens that a branch processes in one measurement, and the pairs of tokens that attend."""
     tokens = pairs = 0.0
-    for length, share in (setting.shares or {setting.sequence_length: 1.0}).items():
+    for length, share in setting.shares.items():
         tokens += share * length
         pairs += share * length**2
         if setting.regime == "generate":  # one token at a time, and no branch processes the last one

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from ziplm.errors import UsageError, one_line
 from ziplm.options.setting import Setting
 
-PROMPT_LENGTHS = (16, 64, 128)
+DEFAULT_LENGTHS = (16, 64, 128)  # for latency and generate, where they fit the model
 TOP_K = 50
 
 
@@ -49,30 +49,36 @@ def setting_for(setting: Setting, models: Sequence[PreTrainedModel]) -> Setting:
         UsageError: if a length, or a prompt with its new tokens, is too long for a model, or if a model
             should generate text and cannot.
     """
-    positions = min(model.config.max_position_embeddings for model in models)
-    if setting.regime == "throughput":
-        if setting.sequence_length > positions:
-            raise UsageError(
-                f"an input of {setting.sequence_length} tokens is too long for the model",
-                f"it takes up to {positions} tokens",
-            )
-        return setting
-    new = 0
-    if setting.regime == "generate":
+    generates = setting.regime == "generate"
+    positions = _positions(models)
+    if generates:
         _check_generation(setting, models, positions)
-        new = setting.new_tokens
-    longest = positions - new
-    one, several = ("a prompt", "prompts") if setting.regime == "generate" else ("an input", "inputs")
-    lengths = setting.prompt_lengths or tuple(length for length in PROMPT_LENGTHS if length <= longest)
-    lengths = lengths or (longest,)
-    if lengths[0] < 1:
-        raise UsageError(f"{one} cannot have {lengths[0]} tokens", "give whole numbers from 1 up")
-    if lengths[-1] > longest:
+    longest = positions - (setting.new_tokens if generates else 0)
+    setting = with_default_lengths(setting, models)
+    one, several = ("a prompt", "prompts") if generates else ("an input", "inputs")
+    if setting.lengths[0] < 1:
+        raise UsageError(f"{one} cannot have {setting.lengths[0]} tokens", "give whole numbers from 1 up")
+    if setting.lengths[-1] > longest:
+        new = f" and {setting.new_tokens} new ones" if generates else ""
         raise UsageError(
-            f"{one} of {lengths[-1]} tokens" + (f" and {new} new ones" if new else "") + " is too long",
+            f"{one} of {setting.lengths[-1]} tokens{new} is too long",
             f"the model takes {positions}: give {several} of up to {longest}",
         )
-    return replace(setting, prompt_lengths=lengths)
+    return setting
+
+
+def with_default_lengths(setting: Setting, models: Sequence[PreTrainedModel]) -> Setting:
+    """Return the setting with lengths; those that it lacks are the defaults that fit the models."""
+    if setting.lengths:
+        return setting
+    longest = _positions(models) - (setting.new_tokens if setting.regime == "generate" else 0)
+    fitting = tuple(length for length in DEFAULT_LENGTHS if length <= longest)
+    return replace(setting, lengths=fitting or (max(1, longest),))
+
+
+def _positions(models: Sequence[PreTrainedModel]) -> int:
+    """Return the number of tokens that all models take."""
+    return min(model.config.max_position_embeddings for model in models)
 
 
 def _check_generation(setting: Setting, models: Sequence[PreTrainedModel], positions: int) -> None:
@@ -114,14 +120,14 @@ def environment_of(setting: Setting, attention: str | None) -> Environment:
     details: dict[str, str | int | float] = {"attention": attention or "default", "regime": setting.regime}
     if setting.regime != "throughput":
         name = "prompt lengths" if setting.regime == "generate" else "input lengths"
-        details[name] = " ".join(map(str, setting.prompt_lengths)) or "default"
+        details[name] = " ".join(map(str, setting.lengths)) or "default"
     if setting.regime == "generate":
         details |= {"new tokens": setting.new_tokens, "top k": TOP_K}
     return Environment.current(
         setting.device,
         dtype_of(setting),
         setting.batch_size,
-        setting.sequence_length if setting.regime == "throughput" else None,
+        setting.lengths[0] if setting.regime == "throughput" else None,
         threads=setting.threads,
         engine=setting.engine,
         clock=clock_of(setting),
@@ -161,21 +167,8 @@ def generation(model: PreTrainedModel, new_tokens: int) -> Callable[[torch.Tenso
     return generate
 
 
-def random_tokens(
-    models: Sequence[PreTrainedModel], setting: Setting, length: int | None = None
-) -> torch.Tensor:
-    """Return random tokens (batch, length) that all models know; always the same ones.
-
-    Args:
-        models: the models.
-        setting: gives batch size and device.
-        length: number of tokens; None for the setting's sequence length.
-
-    Raises:
-        UsageError: if that length is too long for a model.
-    """
-    if length is None:
-        length = setting_for(replace(setting, regime="throughput"), models).sequence_length
+def random_tokens(models: Sequence[PreTrainedModel], setting: Setting, length: int) -> torch.Tensor:
+    """Return random tokens (batch, length) that all models know, on the setting's device; always the same."""
     vocabulary = min(model.config.vocab_size for model in models)
     shape = (setting.batch_size, length)
     return torch.randint(vocabulary, shape, generator=torch.Generator().manual_seed(0)).to(setting.device)
