@@ -4,6 +4,7 @@ python bench/spdy.py            # all tables
 python bench/spdy.py solve      # the solvers only
 python bench/spdy.py search --seeds 5 --first 100
 python bench/spdy.py methods    # the other search methods
+python bench/spdy.py threads    # CPU time on a busy machine, with and without OMP_NUM_THREADS
 """
 
 import argparse
@@ -17,6 +18,7 @@ import numpy as np
 from harness import announce, cpu_seconds, print_table
 from numpy.typing import NDArray
 from spdy_search import Problem, search, solve, solve_batch
+from spdy_threads import bench_threads
 
 BUCKETS = 10_000
 BATCH = 64
@@ -228,7 +230,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", nargs="?", choices=["solve", "search", "methods"], help="a single table")
+    parser.add_argument(
+        "part", nargs="?", choices=["solve", "search", "methods", "threads"], help="a single table"
+    )
     parser.add_argument("--seeds", type=int, default=3, help="random problems per row (3)")
     parser.add_argument("--first", type=int, default=0, help="first seed of the searches (0)")
     arguments = parser.parse_args()
@@ -240,6 +244,8 @@ def main() -> None:
         bench_search(seeds)
     if arguments.part in (None, "methods"):
         bench_methods(seeds)
+    if arguments.part in (None, "threads"):
+        bench_threads(arguments.seeds)
 
 
 if __name__ == "__main__":

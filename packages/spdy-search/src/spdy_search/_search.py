@@ -17,6 +17,7 @@ from ._direct import direct
 from ._evaluation import Evaluation, Progress
 from ._problem import Levels, Problem
 from ._solve import solve
+from ._threads import one_blas_thread
 
 Method: TypeAlias = Callable[[Problem, Archive, np.random.Generator], Iterator[Levels]]
 
@@ -172,7 +173,8 @@ def _evaluate_proposals(archive: Archive, proposals: Iterator[Levels]) -> None:
     """Evaluate the new candidates among the proposals until the archive is full or nothing new comes."""
     known_in_a_row = 0
     while not archive.full and known_in_a_row < PATIENCE:
-        candidates = next(proposals, None)
+        with one_blas_thread():  # not around `evaluate`, which calls the user's loss
+            candidates = next(proposals, None)
         if candidates is None:
             return
         distinct = {tuple(levels.tolist()): levels for levels in candidates}.values()

@@ -7,6 +7,7 @@ from ._exact import solve_ladder
 from ._problem import Levels, Problem
 from ._relax import EDGE, relax, row_starts
 from ._several import relax_several, solve_several
+from ._threads import one_blas_thread
 
 SMALLEST_RANGE = 1e-30  # of weighted priors; `_relax` sorts in float32, where values below 1e-38 vanish
 
@@ -72,7 +73,8 @@ def solve_batch(problem: Problem, weights: ArrayLike) -> Levels:
     scaled = _scaled(problem, weights)
     problem.require_reachable()
     if len(problem.names) > 1:
-        return relax_several(problem, scaled)
+        with one_blas_thread():
+            return relax_several(problem, scaled)
     solution = relax(problem.ladder, scaled)
     levels = np.ascontiguousarray(problem.ladder.level.take(solution.rung + row_starts(problem.ladder)).T)
     # Float sums are reliable except close to the budget, where math.fsum decides.
