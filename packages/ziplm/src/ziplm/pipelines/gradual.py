@@ -87,9 +87,10 @@ def make_member(
     """
     samples = draw_samples(start.splits.train, start.options, start.task, training.seed)
     pruned = prune_model(start, current, dense_choices, samples, training.seed, run)
-    shrunk = build_shrunk(start, pruned, target, run.target_state(target.name), run)
+    state = run.target_state(target.name)
+    shrunk = build_shrunk(start, pruned, target, state, run)
     summary = distill(start, shrunk.model, target, training, run)
-    candidate = finish(start, pruned, target, shrunk, run, summary)
+    candidate = finish(start, pruned, target, shrunk, state, run, summary)
     target_steps.save_member(start, candidate.model, candidate.report, run.member_folder(target.name), run)
 
 

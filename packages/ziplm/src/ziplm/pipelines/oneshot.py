@@ -1,10 +1,10 @@
 """One-shot compression: every target is made from the dense model, without training.
 
-Profile, calibrate, prune, priors, search, fit and the evaluation of the dense model store their results in
-the run folder, so that a run can be resumed. The flow:
+Profile, calibrate, prune, priors, search, fit, measure and the evaluation of the dense model store their
+results in the run folder, so that a run can be resumed. The flow:
 
-    load ─► profile ─► calibrate ─► prune ─► priors            once for all targets
-    search ─► fit ─► shrink ─► refit ─► evaluate ─► save       for each target
+    load ─► profile ─► calibrate ─► prune ─► priors                        once for all targets
+    search ─► fit ─► shrink ─► refit ─► measure ─► evaluate ─► save        for each target
 """
 
 from collections.abc import Sequence
@@ -56,8 +56,9 @@ def prune_model(
 
 def make_candidate(start: Start, pruned: Pruned, target: Target, run: Run) -> Candidate:
     """Make the model for a target that states a speed or limits."""
-    shrunk = build_shrunk(start, pruned, target, run.target_state(target.name), run)
-    return finish(start, pruned, target, shrunk, run)
+    state = run.target_state(target.name)
+    shrunk = build_shrunk(start, pruned, target, state, run)
+    return finish(start, pruned, target, shrunk, state, run)
 
 
 def make_recovering(start: Start, pruned: Pruned, target: Target, run: Run) -> Candidate:
@@ -67,7 +68,8 @@ def make_recovering(start: Start, pruned: Pruned, target: Target, run: Run) -> C
     def build(number: int, speedup: float) -> Candidate:
         aim = Target("speedup", speedup, target.limits)
         state = run.target_state(target.name) / f"attempt{number}"
-        return finish(start, pruned, target, build_shrunk(start, pruned, aim, state, run), run)
+        shrunk = build_shrunk(start, pruned, aim, state, run)
+        return finish(start, pruned, target, shrunk, state, run)
 
     largest_speedup = pruned.choices.largest_speedup
     found = fastest_that_recovers(guess, largest_speedup, start.task.greater_is_better, build)
@@ -98,11 +100,23 @@ def finish(
     pruned: Pruned,
     target: Target,
     shrunk: Shrunk,
+    state: Path,
     run: Run,
     training: dict[str, Any] | None = None,
 ) -> Candidate:
-    """Evaluate a shrunk model and make its report; `training` is the summary of its training, if any."""
+    """Measure and evaluate a finished model, and make its report.
+
+    Args:
+        start: what the run starts from.
+        pruned: the current model with its traces.
+        target: the target.
+        shrunk: the model, with the weights that are saved.
+        state: folder for intermediate results.
+        run: the run.
+        training: the summary of the model's training; None without one.
+    """
+    measured = target_steps.measure_finished(start, shrunk.model, state, run)
     compressed = target_steps.evaluate(start, shrunk.model, f"evaluate {target.name}", run)
     dense = target_steps.evaluate_dense(start, run)
-    report = report_of(start, pruned, target, shrunk, compressed, dense, run)
+    report = report_of(start, pruned, target, shrunk, measured, compressed, dense, run)
     return Candidate(shrunk.model, report if training is None else {**report, "training": training})

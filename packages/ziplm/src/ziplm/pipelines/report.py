@@ -14,6 +14,7 @@ from ziplm.pipelines.values import Pruned, Refitted, Start
 from ziplm.runs.folder import Run
 from ziplm.stages.evaluate import Evaluation, divergences
 from ziplm.stages.fit import Fitted
+from ziplm.stages.measure import Measured
 from ziplm.stages.search import Found
 from ziplm.tasks.heads import mean_divergence
 
@@ -39,6 +40,7 @@ def report_of(
     pruned: Pruned,
     target: Target,
     shrunk: Shrunk,
+    measured: Measured | None,
     compressed: Evaluation,
     dense: Evaluation,
     run: Run,
@@ -52,7 +54,7 @@ def report_of(
     from_dense = divergences(shrunk.model, start.dense, start.task, start.samples.judging, run.workers)
     return {
         "target": {"name": target.name, "kind": target.kind, "value": target.value},
-        "measured": None if fitted.measured is None else asdict(fitted.measured),
+        "measured": None if measured is None else asdict(measured),
         "predicted": {"seconds": predicted, "speedup": choices.dense_seconds / predicted},
         "metric": {
             "name": start.task.metric,

@@ -1,10 +1,11 @@
-"""Steps that run for each target: search, fit, shrink, refit, evaluate, save.
+"""Steps that run for each target: search, fit, shrink, refit, measure, evaluate, save.
 
 Each step runs a stage within a run: it reports progress, decides which processes take part, and may store the
 result in the run folder.
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from ziplm.options.targets import Target
 from ziplm.pipelines.recover import Guess, bisect_speedup
 from ziplm.pipelines.values import Pruned, Refitted, Start, token_weights
 from ziplm.runs.folder import TENSORS, Run
+from ziplm.runs.progress import Advance
 from ziplm.stages.choices import Levels
 from ziplm.stages.evaluate import Evaluation, divergences, predict_split
 from ziplm.stages.fit import Fitted, fit_levels
@@ -81,24 +83,15 @@ def fit(start: Start, pruned: Pruned, found: Found, aim: Target, state: Path, ru
 
     def measure_levels(levels: Levels) -> Measured:
         small = shrink_to(pruned, levels)
-        with run.stage("measure", "fit: measure") as advance:
-            measured = measure(
-                start.dense,
-                small,
-                start.setting,
-                max_seconds=start.options.measure_seconds,
-                progress=lambda rounds, used: advance(used, 1.0),
-            )
+        with run.stage("fit", "fit: measure") as advance:
+            measured = _measured_beside_dense(start, small, advance)
         predicted = pruned.choices.dense_seconds / pruned.choices.table.predict(pruned.choices.sizes(levels))
-        run.reporter.note(
-            f"fit: measured {measured.speedup:.2f}x [{measured.low:.2f}, {measured.high:.2f}], "
-            f"predicted {predicted:.2f}x"
-        )
+        run.reporter.note(f"fit: measured {measured}, predicted {predicted:.2f}x")
         return measured
 
     def make() -> dict[str, Any]:
         if start.options.latency_table is not None:
-            return Fitted(found.levels, [], None).to_dict()
+            return Fitted(found.levels, []).to_dict()
         correct = partial(
             fit_levels,
             pruned.choices,
@@ -111,6 +104,34 @@ def fit(start: Start, pruned: Pruned, found: Found, aim: Target, state: Path, ru
         return run.workers.first(correct).to_dict()
 
     return Fitted.from_dict(run.stored(state / "fitted.json", make))
+
+
+def measure_finished(start: Start, small: PreTrainedModel, state: Path, run: Run) -> Measured | None:
+    """Measure the finished model, with the weights that are saved, beside the dense one.
+
+    This measurement is what the report says; it is independent of those that chose the levels. Only the first
+    process measures. With a latency table from elsewhere nothing is measured.
+    """
+    if start.options.latency_table is not None:
+        return None
+
+    def make() -> dict[str, Any]:
+        with run.stage("measure") as advance:
+            measured = _measured_beside_dense(start, small, advance)
+        run.reporter.note(f"measured {measured}")
+        return asdict(measured)
+
+    return Measured(**run.stored(state / "measured.json", lambda: run.workers.first(make)))
+
+
+def _measured_beside_dense(start: Start, small: PreTrainedModel, advance: Advance) -> Measured:
+    return measure(
+        start.dense,
+        small,
+        start.setting,
+        max_seconds=start.options.measure_seconds,
+        progress=lambda rounds, used: advance(used, 1.0),
+    )
 
 
 def shrink_to(pruned: Pruned, levels: Levels) -> PreTrainedModel:

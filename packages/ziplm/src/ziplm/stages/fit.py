@@ -1,4 +1,7 @@
-"""Fit: measure the whole model, and correct the levels by what was measured, at most three times."""
+"""Fit: measure the whole model, and correct the levels by what was measured, at most three times.
+
+Fit only chooses levels. The speedup that is reported is measured at the end, on the finished model.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -22,14 +25,12 @@ class Fitted:
 
     Attributes:
         levels: one level for each branch.
-        rounds: the measurements that chose the levels, each with the measured speedup ("speedup") and the
-            seconds that the table predicts ("predicted_seconds").
-        measured: a final measurement, independent of those in `rounds`; None if nothing was measured.
+        rounds: the measurements on the way, each with the measured speedup ("speedup") and the seconds that
+            the table predicts ("predicted_seconds"); empty if nothing was measured.
     """
 
     levels: tuple[int, ...]
     rounds: list[dict[str, float]]
-    measured: Measured | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -38,10 +39,7 @@ class Fitted:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Fitted":
         """Make a result from the values of `to_dict`."""
-        measured = values["measured"]
-        return cls(
-            tuple(values["levels"]), values["rounds"], None if measured is None else Measured(**measured)
-        )
+        return cls(tuple(values["levels"]), values["rounds"])
 
 
 def fit_levels(
@@ -69,21 +67,17 @@ def fit_levels(
         UnreachableTarget: if even the smallest sizes are too slow when they are measured.
     """
     rounds: list[dict[str, float]] = []
-    measurements: list[Measured] = []
 
     def total(candidate: Levels) -> float:
         measured = measure_levels(candidate)
-        measurements.append(measured)
         predicted = choices.table.predict(choices.sizes(candidate))
         rounds.append({"predicted_seconds": predicted, "speedup": measured.speedup})
         return measured.seconds if absolute else choices.dense_seconds / measured.speedup
 
-    if SECONDS not in budgets:
-        total(levels)
-        return Fitted(tuple(int(level) for level in levels), [], measurements[-1])
-    correct = _fit_uniform if choices.uniform else _fit_each
-    corrected = correct(choices, levels, prior, budgets, total)
-    return Fitted(tuple(int(level) for level in corrected), rounds[:-1], measurements[-1])
+    if SECONDS in budgets:  # limits of size need no measurement
+        correct = _fit_uniform if choices.uniform else _fit_each
+        levels = correct(choices, levels, prior, budgets, total)
+    return Fitted(tuple(int(level) for level in levels), rounds)
 
 
 def _fit_each(
@@ -91,9 +85,19 @@ def _fit_each(
 ) -> Levels:
     """Correct the levels branch by branch, with the least harm."""
     problem = choices.problem(prior, budgets)
+    last: tuple[tuple[int, ...], float] | None = None
+
+    def measured(candidate: Levels) -> float:
+        """Measure levels, unless they were just measured: `fit_budget` ends by measuring its result again."""
+        nonlocal last
+        key = tuple(int(level) for level in candidate)
+        if last is None or last[0] != key:
+            last = key, total(candidate)
+        return last[1]
+
     try:
         found = fit_budget(
-            problem, levels, total, budgets[SECONDS], ROUNDS, cost=SECONDS, tolerance=TOLERANCE
+            problem, levels, measured, budgets[SECONDS], ROUNDS, cost=SECONDS, tolerance=TOLERANCE
         )
     except InfeasibleBudget as error:
         raise _unreachable(error) from error
@@ -122,9 +126,7 @@ def _fit_uniform(
             break
     # The last correction may miss the budget, or not have been measured: prefer the largest that met it.
     within = [(measured, known) for measured, known in tried if measured <= budgets[SECONDS]]
-    levels = max(within)[1] if within else levels
-    total(levels)  # the final measurement, independent of those that chose the levels
-    return levels
+    return max(within)[1] if within else levels
 
 
 def _unreachable(error: InfeasibleBudget) -> UnreachableTarget:

@@ -45,6 +45,9 @@ class Measured:
     seconds: float
     dense_seconds: float
 
+    def __str__(self) -> str:
+        return f"{self.speedup:.2f}x [{self.low:.2f}, {self.high:.2f}]"
+
     @classmethod
     def of(cls, comparison: Comparison) -> "Measured":
         """Return the result of a comparison of "dense" and "small"."""
