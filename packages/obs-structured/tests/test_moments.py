@@ -187,13 +187,21 @@ def test_all_reduce_without_workers_changes_nothing() -> None:
         (torch.ones(3, 4), torch.ones(4), r"weights have shape \(4,\), but must have \(3,\)"),
         (torch.ones(3, 4), -torch.ones(3), "weights contain -1, but must be finite and not negative"),
         (torch.ones(3, 4), torch.full((3,), float("nan")), "weights contain nan"),
-        (torch.eye(4)[:3], torch.full((3,), 1e80, dtype=torch.float64), "their weighted squares"),
+        (
+            torch.eye(4)[:3],
+            torch.full((3,), 1e80, dtype=torch.float64),
+            "squares of the inputs add up to more than a float32 can hold",
+        ),
         ([[1.0] * 4], None, r"inputs must be a floating-point tensor of shape \(..., 4\), not list"),
-        (torch.full((3, 4), float("inf")), None, "nan or inf in 4 of 4 features"),
+        (
+            torch.full((3, 4), float("inf")),
+            None,
+            "inputs are nan or inf in 12 of 12 values; all must be finite",
+        ),
         (
             1e30 * torch.eye(4)[:3],
             None,
-            "inputs, or their weighted squares, are nan or inf in 3 of 4",
+            r"float32 can hold \(about 1e38\) in 3 of 4 features; the largest absolute input is 1e\+30;",
         ),
     ],
 )
@@ -257,6 +265,7 @@ def test_sums_that_overflow_over_the_workers_are_refused(monkeypatch: pytest.Mon
 def test_moments_without_inputs_have_no_hessian() -> None:
     with pytest.raises(ValueError, match="no inputs have been added yet"):
         Moments(4).hessian  # noqa: B018
-    with pytest.raises(ValueError, match="in_features is 0"):
-        Moments(0)
+    for size in (0, -3, 2.0, "4", True, None):
+        with pytest.raises(ValueError, match=f"in_features is {size!r}, but must be a positive integer"):
+            Moments(size)  # type: ignore[arg-type]
     assert repr(Moments(4)) == "Moments(in_features=4, count=0)"

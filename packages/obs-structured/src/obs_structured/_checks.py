@@ -103,3 +103,16 @@ def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     """Raise ValueError unless `value` is one of the allowed names."""
     if value not in allowed:
         raise ValueError(f"{name} is {value!r}, but must be one of {', '.join(map(repr, allowed))}")
+
+
+def is_real(value: object) -> bool:
+    """Return whether a value is a number that can be compared with others: no text, and no tensor."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def shortened(value: object, *, quoted: bool = True) -> str:
+    """Return a value as one line of at most 120 characters, for an error message."""
+    if type(value) is int and value.bit_length() > 200:
+        return f"an integer of {value.bit_length()} bits"
+    text = repr(value) if quoted else " ".join(str(value).split())
+    return text if len(text) <= 120 else f"{text[:117]}..."

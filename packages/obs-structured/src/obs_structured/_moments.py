@@ -25,8 +25,8 @@ class Moments:
     """
 
     def __init__(self, in_features: int, device: torch.device | str | None = None) -> None:
-        if in_features < 1:
-            raise ValueError(f"in_features is {in_features}, but must be at least 1")
+        if type(in_features) is not int or in_features < 1:
+            raise ValueError(f"in_features is {in_features!r}, but must be a positive integer")
         self.in_features = in_features
         """Length of an input vector."""
         self.count = 0
@@ -99,10 +99,7 @@ class Moments:
             spread = centred.square().sum(0)  # (d,)
             finite = spread.isfinite()
             if not finite.all():
-                raise ValueError(
-                    f"inputs, or their weighted squares, are nan or inf in {int((~finite).sum())} of "
-                    f"{self.in_features} features; all must be finite"
-                )
+                raise _unusable(rows, int((~finite).sum()), centred.dtype)
             total += weight
             squares += spread + weight * mean.square()
         _check_sums(squares, total)
@@ -156,6 +153,23 @@ class Moments:
         if self.count == 0:
             raise ValueError("no inputs have been added yet; call update first")
         return self._weight
+
+
+def _unusable(rows: torch.Tensor, features: int, dtype: torch.dtype) -> ValueError:
+    """Return the error for inputs (n, d) whose weighted squares are not finite in some features."""
+    values = rows.double()
+    finite = values.isfinite()
+    if not finite.all():
+        return ValueError(
+            f"inputs are nan or inf in {int((~finite).sum())} of {finite.numel()} values; all must be finite"
+        )
+    name, limit = ("float64", "1e308") if dtype == torch.float64 else ("float32", "1e38")
+    advice = "divide all inputs by a constant" + (", or pass them as float64" if name == "float32" else "")
+    return ValueError(
+        f"the weighted squares of the inputs add up to more than a {name} can hold (about {limit}) in "
+        f"{features} of {rows.shape[1]} features; the largest absolute input is "
+        f"{float(values.abs().max()):.3g}; {advice}"
+    )
 
 
 def _check_sums(squares: torch.Tensor, weight: float) -> None:

@@ -73,6 +73,11 @@ def normalise(
     else:
         mean = mean.detach().to(device, torch.float64)
         free_columns = _centre_(H, mean, scale)
+        if not H.isfinite().all():
+            raise ValueError(
+                f"hessian - 2 mean mean.T overflows: the largest absolute value of mean is "
+                f"{float(mean.abs().max()):.3g}, but mean² can be at most half the diagonal of hessian"
+            )
     _check_semidefinite("hessian" if mean is None else "hessian - 2 mean mean.T", H, largest)
     # "obs" removes the free groups first, since the Hessian may be invertible without them.
     free = free_columns.view(-1, group_size).all(1) & (method == "obs")  # (groups,) bool
@@ -121,13 +126,13 @@ def _check_arguments(
         _checks.finite_tensor("metric", metric, (rows, rows), (rows,))
         _checks.nonzero("metric", metric)
         _checks.moderate("metric", metric)
-    if damping is not None and not 0 <= damping <= LARGEST_DAMPING:
+    if damping is not None and not (_checks.is_real(damping) and 0 <= damping <= LARGEST_DAMPING):
         raise ValueError(
-            f"damping is {damping}, but must be between 0 and {LARGEST_DAMPING:g}; "
+            f"damping is {_checks.shortened(damping)}, but must be between 0 and {LARGEST_DAMPING:g}; "
             "it is relative to the mean diagonal of the hessian"
         )
-    if count is not None and count < 1:
-        raise ValueError(f"count is {count}, but must be at least 1")
+    if count is not None and not (_checks.is_real(count) and count >= 1):
+        raise ValueError(f"count is {_checks.shortened(count)}, but must be at least 1")
     _checks.one_of("method", method, METHODS)
 
 

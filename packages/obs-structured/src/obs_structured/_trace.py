@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from obs_structured import _checks, _files
+from obs_structured import _checks, _files, _trace_files
 
 BLOCK = 192
 
@@ -226,8 +226,8 @@ class Trace:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trace to a safetensors file.
 
-        The file is written under a temporary name and then renamed, so a partly written file never appears
-        under `path`.
+        The file is written under a temporary name (`.<name>.<random>.ziplm-partial`) and then renamed, so a
+        partly written file never appears under `path`.
         """
         tensors = {
             "order": self.order,
@@ -246,7 +246,7 @@ class Trace:
             "dtype": str(self._dtype).removeprefix("torch."),
             "scale": self._scale,
         }
-        _files.write(Path(path), tensors, scalars)
+        _files.write(Path(path), _trace_files.FORMAT, tensors, scalars)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> "Trace":
@@ -258,12 +258,12 @@ class Trace:
 
         Raises:
             ValueError: if the file is not a trace, or is damaged.
+            OSError: if the file does not exist or cannot be read.
         """
-        tensors, metadata = _files.read(path, device)
-        try:
-            return cls(**_files.decode(tensors, metadata))
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(f"{os.fspath(path)} is a damaged trace: {error}") from None
+        arguments = _files.read(
+            path, _trace_files.FORMAT, "trace", device, _trace_files.check, _trace_files.decode
+        )
+        return cls(**arguments)
 
 
 def columns_of(groups: torch.Tensor, group_size: int) -> torch.Tensor:
