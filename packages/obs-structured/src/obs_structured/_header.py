@@ -37,7 +37,7 @@ class Header:
     def require_names(
         self, scalars: Collection[str], tensors: Collection[str], optional: Collection[str] = ()
     ) -> None:
-        """Raise Damaged unless the file has these scalars and tensors, and nothing else but the optional ones."""
+        """Raise Damaged if a scalar or tensor is missing, or if there is one that is not named here."""
         for kind, found, needed, allowed in (
             ("scalar", self.scalars, scalars, scalars),
             ("tensor", self.tensors, tensors, {*tensors, *optional}),
