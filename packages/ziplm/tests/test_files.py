@@ -16,7 +16,10 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe", b'{"a": 1}}'])
+DAMAGED = [b"", b"{", b"\xff\xfe", b'{"a": 1}}', b"[" * 100_000, b"9" * 5000, b'"\\ud800"', b'{"\\uDC00": 1}']
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
 def test_a_damaged_document_is_named(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "found.json"
     write_json(path, {"a": [1, 2.5, None, "é"]})
@@ -24,6 +27,11 @@ def test_a_damaged_document_is_named(tmp_path: Path, damage: bytes) -> None:
     path.write_bytes(damage)
     with pytest.raises(BadRun, match=r"found.json is damaged; delete it and run the command again"):
         read_json(path)
+
+
+def test_escaped_pairs_of_surrogates_are_text(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('"\\ud83d\\ude00 \\\\ud800"')
+    assert read_json(tmp_path / "a.json") == "\N{GRINNING FACE} \\ud800"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])

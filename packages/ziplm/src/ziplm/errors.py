@@ -1,5 +1,7 @@
 """Errors that reach a user: what is wrong, what is allowed and the next step, in one line."""
 
+LONGEST = 500  # characters of an error, because values from files may have any length
+
 
 class ZipLMError(Exception):
     """Base class of all errors raised by ziplm.
@@ -13,6 +15,8 @@ class ZipLMError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, hint: str) -> None:
+        hint = shortened(hint, LONGEST // 2)
+        message = shortened(message, LONGEST - len(hint) - 2)
         super().__init__(f"{message}; {hint}")
         self.message = message
         self.hint = hint
@@ -60,7 +64,19 @@ class NotFinite(ZipLMError):
     exit_code = 8
 
 
+def shortened(text: str, longest: int) -> str:
+    """Return a text on one line of printable characters; the middle of a long one is left out."""
+    text = "".join(letter if letter.isprintable() else " " for letter in text)
+    rest = (longest - 3) // 2
+    return text if len(text) <= longest else f"{text[: longest - 3 - rest]} … {text[len(text) - rest :]}"
+
+
 def one_line(error: BaseException) -> str:
-    """Return the first line of another library's error message, or the error's type if it has none."""
+    """Return the first line of another library's error message, or the error's type if it has none.
+
+    A first line that ends with a colon is completed by the next one.
+    """
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    return f"{lines[0]} {lines[1].strip()}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]

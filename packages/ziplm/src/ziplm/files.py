@@ -36,9 +36,29 @@ def write_json(path: Path, document: Any) -> None:
 def read_json(path: Path) -> Any:
     """Read a document written by `write_json`; raise BadRun if the file is damaged."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_bytes())
     except ValueError as error:
         raise damaged(path) from error
+
+
+def parse_json(data: str | bytes) -> Any:
+    """Parse JSON from a file that may be damaged.
+
+    Raises:
+        ValueError: if it is not JSON in UTF-8, is nested too deeply, holds a number of thousands of digits,
+            or half of a surrogate pair, which is no text and could not be written again.
+    """
+    text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
+    try:
+        content = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if "\\ud" in text.lower():  # only an escape can be half of a pair
+        try:
+            json.dumps(content, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("a text in it holds half of a surrogate pair") from None
+    return content
 
 
 def write_tensors(path: Path, tensors: dict[str, Any]) -> None:
