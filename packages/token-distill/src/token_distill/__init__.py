@@ -1,7 +1,8 @@
-"""Distillation losses on plain tensors: logits, answer spans and layer-wise tokens."""
+"""Distillation losses on plain tensors: logits, answer spans, layer-wise tokens and pooled embeddings."""
 
 from importlib.metadata import version
 
+from ._cosine import cosine_loss
 from ._logits import logit_loss, regression_loss, span_loss
 from ._loss import DistillationLoss, LossParts
 from ._outputs import Outputs
@@ -15,6 +16,7 @@ __all__ = [
     "LossParts",
     "Outputs",
     "Teacher",
+    "cosine_loss",
     "logit_loss",
     "regression_loss",
     "span_loss",

@@ -1,4 +1,4 @@
-"""The distillation loss λ1 · task + λ2 · logit + λ3 · token, and its parts."""
+"""The distillation loss λ1 · task + λ2 · logit + λ3 · token + λ4 · cosine, and its parts."""
 
 import math
 from collections.abc import Sequence
@@ -9,11 +9,14 @@ import torch
 from torch import Tensor
 
 from ._checks import require_temperature
+from ._cosine import Pooling, cosine_loss
 from ._logits import logit_loss, regression_loss, span_loss
 from ._outputs import Logits, Outputs
 from ._tokens import Distance, token_loss
 
 Head = Literal["auto", "classes", "span", "regression"]
+
+_WEIGHTS = ("task", "logit", "token", "cosine")  # names of the parts and of their weights
 
 # Weights (λ1, λ2, λ3) from the ZipLM paper, table "Hyper-parameters used for gradual ZipLM runs" in the
 # appendix "Hyper-parameters for Reproducibility". The table names no temperature, so it stays 1; the paper
@@ -30,22 +33,24 @@ class LossParts:
         task: the task loss before weighting, detached; None if its weight is zero.
         logit: the loss between the logits before weighting, detached; None if its weight is zero.
         token: the loss between the hidden states before weighting, detached; None if its weight is zero.
+        cosine: the loss between the embeddings before weighting, detached; None if its weight is zero.
     """
 
     total: Tensor
     task: Tensor | None = None
     logit: Tensor | None = None
     token: Tensor | None = None
+    cosine: Tensor | None = None
 
     def log(self) -> dict[str, float]:
         """Return the values of the total and of all computed parts, by name, for logging."""
-        parts = {"total": self.total, "task": self.task, "logit": self.logit, "token": self.token}
+        parts = {name: getattr(self, name) for name in ("total", *_WEIGHTS)}
         return {name: part.item() for name, part in parts.items() if part is not None}
 
 
 @dataclass(frozen=True)
 class DistillationLoss:
-    """Weighted sum of task, logit and token loss; call it with the outputs of student and teacher.
+    """Weighted sum of task, logit, token and cosine loss; call it with the outputs of student and teacher.
 
     A part with weight zero is not computed, and its inputs may be missing.
 
@@ -60,10 +65,13 @@ class DistillationLoss:
             span, one tensor (batch, 1) or (batch,) is a regression, and anything else is classes. A
             regression needs its own loss: over one output a KL is always zero, so with λ1 = 0 its head would
             not be trained.
+        cosine: weight λ4 of :func:`cosine_loss` between the embeddings that `pooling` makes of the last
+            hidden states; for sentence embedders, which have no logits.
+        pooling: how the embedder pools its tokens, "mean" or "cls".
 
     Raises:
         ValueError: a weight is negative or not finite, all weights are zero, the temperature is out of range,
-            or the distance or head is unknown.
+            or the distance, head or pooling is unknown.
     """
 
     task: float = 1.0
@@ -72,16 +80,22 @@ class DistillationLoss:
     temperature: float = 1.0
     distance: Distance = "euclidean"
     head: Head = "auto"
+    cosine: float = 0.0
+    pooling: Pooling = "mean"
 
     def __post_init__(self) -> None:
-        for name in ("task", "logit", "token"):
+        for name in _WEIGHTS:
             weight = getattr(self, name)
             if not (math.isfinite(weight) and weight >= 0):
                 raise ValueError(f"weight {name} is {weight}; it must be finite, and zero or positive")
-        if self.task == self.logit == self.token == 0:
-            raise ValueError("the weights task, logit and token are all 0; at least one must be positive")
+        if not any(getattr(self, name) for name in _WEIGHTS):
+            raise ValueError("the weights task, logit, token and cosine are all 0; one must be positive")
         require_temperature(self.temperature)
-        for name, value, known in (("distance", self.distance, Distance), ("head", self.head, Head)):
+        for name, value, known in (
+            ("distance", self.distance, Distance),
+            ("head", self.head, Head),
+            ("pooling", self.pooling, Pooling),
+        ):
             if value not in get_args(known):
                 raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(get_args(known))}")
 
@@ -129,13 +143,12 @@ class DistillationLoss:
         task = self._task_part(task_loss) if self.task else None
         logit = self._logit_part(student.logits, teacher.logits, mask) if self.logit else None
         token = self._token_part(student, teacher, mask, layers) if self.token else None
-        weighted = [
-            weight * part
-            for weight, part in ((self.task, task), (self.logit, logit), (self.token, token))
-            if part is not None
-        ]
+        cosine = self._cosine_part(student, teacher, mask) if self.cosine else None
+        parts = (task, logit, token, cosine)
+        weights = (self.task, self.logit, self.token, self.cosine)
+        weighted = [weight * part for weight, part in zip(weights, parts, strict=True) if part is not None]
         total = torch.stack(weighted).sum()
-        return LossParts(total, *(None if part is None else part.detach() for part in (task, logit, token)))
+        return LossParts(total, *(None if part is None else part.detach() for part in parts))
 
     def _task_part(self, task_loss: Tensor | None) -> Tensor:
         if task_loss is None:
@@ -165,6 +178,11 @@ class DistillationLoss:
         if student.hidden_states is None or teacher.hidden_states is None:
             raise _missing("token", "hidden_states of both models")
         return token_loss(student.hidden_states, teacher.hidden_states, mask, layers, self.distance)
+
+    def _cosine_part(self, student: Outputs, teacher: Outputs, mask: Tensor | None) -> Tensor:
+        if not student.hidden_states or not teacher.hidden_states:
+            raise _missing("cosine", "hidden_states of both models")
+        return cosine_loss(student.hidden_states[-1], teacher.hidden_states[-1], mask, self.pooling)
 
 
 def _head_of(logits: Logits) -> Head:

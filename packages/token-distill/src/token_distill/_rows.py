@@ -121,7 +121,7 @@ class _MeanOverRows(torch.autograd.Function):
         # Autograd refuses to save tensors computed under torch.inference_mode, which many teachers run in.
         ctx.teacher = teacher if teacher.is_inference() else None
         ctx.save_for_backward(student, *([] if teacher.is_inference() else [teacher]))
-        dtype = _at_least_float32(student, teacher)
+        dtype = at_least_float32(student, teacher)
         total = torch.zeros((), dtype=dtype, device=student.device)
         for chunk in rows.chunks:
             total += divergence.value(_take(student, chunk, dtype), _take(teacher, chunk, dtype)).sum()
@@ -132,7 +132,7 @@ class _MeanOverRows(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None, None]:
         student, *saved = ctx.saved_tensors
         teacher = saved[0] if saved else ctx.teacher
-        dtype = _at_least_float32(student, teacher)
+        dtype = at_least_float32(student, teacher)
         scale = grad_output / ctx.rows.count
         width = student.shape[-1]
         all_rows = ctx.rows.count * width == student.numel()
@@ -158,6 +158,6 @@ def _take(tensor: Tensor, chunk: Block | Tensor, dtype: torch.dtype) -> Tensor:
     return tensor[torch.unravel_index(chunk, leading)].to(dtype)
 
 
-def _at_least_float32(student: Tensor, teacher: Tensor) -> torch.dtype:
+def at_least_float32(student: Tensor, teacher: Tensor) -> torch.dtype:
     """Return the dtype in which the loss between two tensors is computed."""
     return torch.promote_types(torch.promote_types(student.dtype, teacher.dtype), torch.float32)

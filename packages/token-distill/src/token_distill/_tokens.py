@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ._checks import require_finite, require_same, require_same_last_size
+from ._cosine import COSINE
 from ._rows import MEAN_SQUARE, Divergence, Rows, mean_over_rows
 
 Distance = Literal["euclidean", "mse", "cosine"]
@@ -133,32 +134,8 @@ def _euclidean_gradient(student: Tensor, teacher: Tensor) -> Tensor:
     return difference.div_(length.masked_fill_(length == 0, 1.0))  # 0 where student equals teacher
 
 
-def _cosine(student: Tensor, teacher: Tensor) -> Tensor:
-    s, t, _ = _directions(student, teacher)
-    return 1 - (s * t).sum(dim=-1)
-
-
-def _cosine_gradient(student: Tensor, teacher: Tensor) -> Tensor:
-    s, t, length = _directions(student, teacher)
-    along = (s * t).sum(dim=-1, keepdim=True)
-    return (s * along).sub_(t).div_(length)  # −(t − s (s·t)) / ‖student‖
-
-
-def _directions(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return both vectors scaled to unit length, and the student's length.
-
-    If either vector is zero, both directions are zero and the length is 1.
-    """
-    ours = torch.linalg.vector_norm(student, dim=-1, keepdim=True)
-    theirs = torch.linalg.vector_norm(teacher, dim=-1, keepdim=True)
-    undefined = (ours == 0) | (theirs == 0)
-    ours = ours.masked_fill(undefined, 1.0)
-    theirs = theirs.masked_fill(undefined, 1.0)
-    return (student / ours).masked_fill(undefined, 0.0), (teacher / theirs).masked_fill(undefined, 0.0), ours
-
-
 _DISTANCES: dict[str, Divergence] = {
     "euclidean": Divergence(_euclidean, _euclidean_gradient),
     "mse": MEAN_SQUARE,
-    "cosine": Divergence(_cosine, _cosine_gradient),
+    "cosine": COSINE,
 }

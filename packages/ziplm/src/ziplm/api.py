@@ -219,8 +219,9 @@ def finetune(
         label_column: name of the column with labels.
         task_option: settings of the task, such as "stride=64".
         teacher: a checkpoint to distill from, with the same number of layers.
-        loss: weights of task, logit and token loss. None: without a teacher, the task loss alone; with a
-            teacher, the default of gradual runs, logits with weight 1 and hidden states with weight 0.5.
+        loss: weights of its parts. None: without a teacher, the task loss alone; with a
+            teacher, the default of gradual runs, outputs with weight 1 and hidden states with weight 0.5.
+            Outputs are logits, or embeddings compared by cosine.
         training: hyper-parameters; None for the defaults of `TrainingOptions`.
         max_length: maximum length of an example in tokens.
         device: device such as "cpu" or "cuda:0".
@@ -232,10 +233,6 @@ def finetune(
     Raises:
         ZipLMError: with what is wrong and what to do.
     """
-    from token_distill import DistillationLoss
-
-    if teacher is not None and loss is None:
-        loss = DistillationLoss(task=0.0, logit=1.0, token=0.5)
     source = Source(
         train_file=None if train_file is None else str(train_file),
         text_columns=_texts(text_column),

@@ -10,7 +10,7 @@ from ziplm.errors import BadRun
 from ziplm.options.source import Source
 from ziplm.options.training import TrainingOptions, TrainingSummary
 from ziplm.runs.progress import Reporter
-from ziplm.stages.finetune import finetune
+from ziplm.stages.finetune import distillation_loss, finetune
 from ziplm.tasks import make_task
 
 
@@ -38,6 +38,8 @@ def finetune_checkpoint(
     length = min(max_length, model.config.max_position_embeddings)
     splits = made.load_splits(model, tokenizer, source, length)
     taught_by = None if teacher is None else made.load_model(teacher)
+    if taught_by is not None and loss is None:
+        loss = distillation_loss(made.head, task=0.0, outputs=1.0, token=0.5)
     state = output.with_name(f"{output.name}-training")
     with reporter.stage("fine-tune") as advance:
         summary = finetune(

@@ -31,7 +31,7 @@ from ziplm.results.family import DENSE_TRAINING, family_report
 from ziplm.runs.folder import Run
 from ziplm.runs.workers import ALONE, Workers
 from ziplm.stages.choices import SECONDS, Choices
-from ziplm.stages.finetune import check_training, finetune
+from ziplm.stages.finetune import check_training, distillation_loss, finetune, needs_teacher
 
 
 def compress_gradually(options: Options, run: Run) -> None:
@@ -105,7 +105,7 @@ def distill(
             start.task,
             start.splits.train,
             training,
-            teacher=start.dense if loss.logit or loss.token else None,
+            teacher=start.dense if needs_teacher(loss) else None,
             loss=loss,
             folder=run.training_folder(target.name),
             progress=advance,
@@ -114,12 +114,13 @@ def distill(
 
 
 def distillation(start: Start) -> DistillationLoss:
-    """Return the loss of fine-tuning; models without logits learn from the teacher's hidden states alone."""
+    """Return the loss of fine-tuning; embedders learn from the cosine between the embeddings."""
     options = start.options
     try:
-        return DistillationLoss(
+        return distillation_loss(
+            start.task.head,
             task=options.task_weight,
-            logit=options.logit_weight if start.task.head.has_loss else 0.0,
+            outputs=options.logit_weight,
             token=options.token_weight,
             temperature=options.temperature,
         )

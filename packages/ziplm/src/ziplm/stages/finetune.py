@@ -19,7 +19,7 @@ from ziplm.options.training import TrainingOptions, TrainingSummary
 from ziplm.stages.trainer import DistillationTrainer, diverged
 from ziplm.stages.training_folder import claim, identity, last_whole, state_of
 from ziplm.tasks.base import Features, Progress, Task
-from ziplm.tasks.heads import LABELS
+from ziplm.tasks.heads import LABELS, Head
 
 _LOGS = 50  # approximate number of losses in the summary of a training
 
@@ -48,8 +48,8 @@ def finetune(
         features: tokenised examples with labels, in the same order in every call.
         options: hyper-parameters.
         teacher: a model with the same number of layers; it is not changed. None for no teacher.
-        loss: weights of task, logit and token loss; the last two need a teacher. None for the task loss
-            alone.
+        loss: weights of task, logit, token and cosine loss; all but the first need a teacher. None for the
+            task loss alone.
         folder: folder for checkpoints, created if necessary.
         progress: called with the number of steps done and the total, in the first process only.
 
@@ -86,6 +86,28 @@ def finetune(
     )
 
 
+def distillation_loss(
+    head: Head, *, task: float, outputs: float, token: float, temperature: float = 1.0
+) -> DistillationLoss:
+    """Return the loss for models with this head: outputs are logits, or embeddings compared by cosine.
+
+    Args:
+        head: kind of the models' outputs.
+        task: weight of the task loss.
+        outputs: weight of the loss between the outputs of model and teacher.
+        token: weight of the loss between their hidden states.
+        temperature: temperature of the loss between logits.
+
+    Raises:
+        ValueError: if a weight or the temperature is out of range, or all weights are zero.
+    """
+    if head.pooling is None:
+        return DistillationLoss(task=task, logit=outputs, token=token, temperature=temperature)
+    return DistillationLoss(
+        task=task, cosine=outputs, token=token, temperature=temperature, pooling=head.pooling
+    )
+
+
 def _examples_seen(steps: int, examples: int, options: TrainingOptions, processes: int) -> int:
     """Return the examples seen in that many optimizer steps; the last batches of an epoch are smaller."""
     passes = math.ceil(examples / (options.batch_size * processes))
@@ -105,11 +127,16 @@ def _trained(trainer: DistillationTrainer, last: Path | None) -> TrainerState:
     return trainer.state
 
 
+def needs_teacher(loss: DistillationLoss) -> bool:
+    """Return whether the loss compares the model with a teacher."""
+    return bool(loss.logit or loss.token or loss.cosine)
+
+
 def check_teacher(
     model: PreTrainedModel, teacher: PreTrainedModel | None, loss: DistillationLoss | None
 ) -> None:
     """Raise UsageError if model, teacher and loss do not fit each other."""
-    if teacher is None and loss is not None and (loss.logit or loss.token):
+    if teacher is None and loss is not None and needs_teacher(loss):
         raise UsageError("the loss needs a teacher, but there is none", "give one, or only a task loss")
     if teacher is not None and loss is None:
         raise UsageError("there is a teacher and no loss", "give both to distill, or neither")

@@ -70,7 +70,7 @@ class DistillationTrainer(Trainer):
         if loss is not None:
             layers = {branch.layer for branch in architecture_of(model).branches(model) if branch.groups}
             self.layers = sorted(layers)
-            if loss.token and not layers and (loss.task or loss.logit):
+            if loss.token and not layers and (loss.task or loss.logit or loss.cosine):
                 self.loss = replace(loss, token=0.0)  # no layer is left to compare
 
     def compute_loss(
@@ -93,7 +93,7 @@ class DistillationTrainer(Trainer):
         self, loss: DistillationLoss, model: nn.Module, inputs: Batch
     ) -> tuple[torch.Tensor, Outputs]:
         unlabelled = inputs_of(inputs)
-        hidden = loss.token > 0
+        hidden = loss.token > 0 or loss.cosine > 0
         made = model(**(inputs if loss.task else unlabelled), output_hidden_states=hidden)
         outputs = Outputs.of(made)
         taught = None

@@ -60,6 +60,8 @@ class Head(ABC):
     """Whether an output is a mean over many tokens, in which their errors add up."""
     has_loss = True
     """Whether models with this head return logits, and a loss if they are given labels."""
+    pooling: Literal["mean", "cls"] | None = None
+    """How the last hidden states become one embedding; None for heads with logits."""
 
     @abstractmethod
     def outputs(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
@@ -203,7 +205,7 @@ class Embedding(Head):
     has_loss = False
 
     def __init__(self, pooling: Literal["mean", "cls"] = "mean") -> None:
-        self.pooling = pooling
+        self.pooling: Literal["mean", "cls"] = pooling
         self.pooled = pooling == "mean"
 
     def outputs(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
