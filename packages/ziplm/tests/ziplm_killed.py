@@ -22,10 +22,10 @@ CONTEXT.set_forkserver_preload(
     ["ziplm.api", "ziplm.architectures.zip_classes"]
 )  # imported once, not by every process
 
-TEMPORARY = re.compile(r"\.(.+)\.([0-9a-f]{32}|[a-z0-9_]{8}|\d+)(\.\w+)?")
+TEMPORARY = re.compile(r"\.(.+)\.(?:[0-9a-f]{32}\.ziplm-partial|[0-9a-f]{32}|[a-z0-9_]{8}(?:\.\w+)?|\d+)")
 """Temporary names, with the final name as the first group."""
 
-Kind = Literal["stage", "progress", "write", "rename", "remove", "tokenizer", "step"]
+Kind = Literal["stage", "progress", "write", "descriptor", "rename", "remove", "tokenizer", "step"]
 Happens = Callable[[Kind, str], bool]
 """Called before each event with its kind and name; returns whether the process must end there."""
 
@@ -36,7 +36,8 @@ class Kill:
 
     Attributes:
         kind: "stage" is the opening of a stage, and "progress" a progress call in it. A "write" leaves a
-            half-written file. "rename", "remove" and "tokenizer" (saving one) end before anything happens.
+            half-written file, a "descriptor" (a write to an open file) an empty one. "rename", "remove" and
+            "tokenizer" (saving one) end before anything happens.
         name: description of the stage; otherwise a pattern for the path in the run folder, with the final
             names of temporary files and folders.
         count: number of the event among those of this kind and name, from 1.
@@ -155,6 +156,7 @@ def _watch_libraries(folder: Path, happens: Happens) -> None:
     watch("write", Path, "write_bytes", 0)
     watch("write", safetensors.torch, "serialize_file", 1)
     watch("write", torch, "save", 1)
+    watch("descriptor", os, "write")
     watch("rename", os, "replace", 1)
     watch("rename", os, "rename", 1)
     watch("remove", shutil, "rmtree", 0)
@@ -167,7 +169,10 @@ def _final_name(path: str, folder: Path) -> str:
     if not Path(path).is_relative_to(folder):
         return path
     parts = Path(path).relative_to(folder).parts
-    return "/".join(found[1] if (found := TEMPORARY.fullmatch(part)) else part for part in parts)
+    names = [found[1] if (found := TEMPORARY.fullmatch(part)) else part for part in parts]
+    if names[-2:-1] == names[-1:]:  # a file in a temporary folder of its own
+        names.pop()
+    return "/".join(names)
 
 
 def _end() -> None:

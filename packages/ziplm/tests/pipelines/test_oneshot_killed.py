@@ -10,7 +10,7 @@ from ziplm_killed import Kill, run
 
 # Each process resumes from what the last one left.
 KILLS = [
-    Kill("write", "ziplm-run.json"),
+    Kill("descriptor", ""),  # before the marker has its contents
     Kill("write", "config.toml"),  # before there are options
     Kill("progress", "calibrate: gradients", 2),
     Kill("write", "state/fisher.safetensors"),

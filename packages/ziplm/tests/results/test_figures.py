@@ -16,14 +16,19 @@ DENSE = 0.8
 
 
 def report(speedup: float, value: float, **metric: Any) -> dict[str, Any]:
-    """Return the part of a member's report that figures read."""
+    """Return the part of a member's report that is read again."""
+    seconds = {"seconds": 1 / speedup, "dense_seconds": 1.0}
     return {
-        "target": {"name": f"{speedup:g}x"},
-        "measured": {"speedup": speedup, "low": speedup - 0.1, "high": speedup + 0.3},
-        "predicted": {"speedup": speedup + 0.05},
+        "target": {"name": f"{speedup:g}x", "kind": "speedup", "value": speedup},
+        "measured": {"speedup": speedup, "low": speedup - 0.1, "high": speedup + 0.3, **seconds},
+        "predicted": {"speedup": speedup + 0.05, "seconds": 1 / speedup},
         "metric": {"dense": DENSE, "compressed": value, **metric},
         "sizes": {"attention": [2, 0], "ffn": [6, 12]},
         "dense_sizes": {"attention": 4, "ffn": 12},
+        "parameters": {"all": 5, "layers": 3},
+        "dense_parameters": {"all": 9, "layers": 7},
+        "bytes_on_disk": 100,
+        "seconds": {"search": 1.5},
     }
 
 

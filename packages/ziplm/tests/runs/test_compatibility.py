@@ -102,17 +102,18 @@ def test_the_function_refuses_a_run_of_0_1_as_well(files: Path, old: Path) -> No
 
 
 @pytest.mark.parametrize("more", [(), ("--dry-run",)], ids=["compress", "dry run"])
-@pytest.mark.parametrize("number", [1, 3, None])
+@pytest.mark.parametrize(("number", "named"), [(1, "1"), (3, "3"), (None, "unknown")])
 def test_a_run_of_another_format_is_refused(
-    made: Path, tmp_path: Path, number: int | None, more: tuple[str, ...]
+    made: Path, tmp_path: Path, number: int | None, named: str, more: tuple[str, ...]
 ) -> None:
     run = tmp_path / "other"
     shutil.copytree(made, run)
-    (run / "ziplm-run.json").write_text(json.dumps({"format": number}))
+    marker = json.loads((run / "ziplm-run.json").read_text())
+    (run / "ziplm-run.json").write_text(json.dumps({**marker, "format": number}))
     before = contents(run)
     result = invoke("compress", "--config", run / "config.toml", "-o", run, *more)
     assert result.exit_code == 5
-    assert f"is a run of format {number}, and this version resumes format 2; choose another" in result.stderr
+    assert f"is a run of format {named}, and this version resumes format 2; choose another" in result.stderr
     assert contents(run) == before
 
 

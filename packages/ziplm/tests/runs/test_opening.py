@@ -1,12 +1,11 @@
 """A run folder belongs to one process and one set of options, and killed processes leave nothing in it."""
 
-import subprocess
-import sys
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ziplm import BadRun, Options, UsageError
+from ziplm import BadRun, Options
 from ziplm.options.toml import load_options
 from ziplm.runs.folder import Run
 from ziplm.runs.opening import open_run
@@ -84,72 +83,45 @@ def test_a_file_and_a_folder_with_other_files_are_refused(tmp_path: Path) -> Non
 
 
 def test_a_run_killed_before_it_had_options_resumes(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.state.mkdir()
-    (run.state / "lock").touch()
-    (tmp_path / f".config.toml.{'0' * 32}.toml").write_text("half")
+    with pytest.raises(OSError, match="killed"), open_run(options_in(tmp_path)) as run:
+        raise OSError("killed")
+    run.options_file.unlink()
+    run.log_file.unlink()
+    (tmp_path / f".config.toml.{'0' * 32}.ziplm-partial").write_text("half")
     with open_run(options_in(tmp_path)):
-        assert names_in(tmp_path) == ["config.toml", "run.log", "state", "ziplm-run.json"]
+        assert names_in(tmp_path) == ["config.toml", "run.log", "ziplm-run.json"]
+
+
+def test_a_run_killed_before_it_had_written_its_marker_resumes(tmp_path: Path) -> None:
+    (tmp_path / "ziplm-run.json").touch()
+    with open_run(options_in(tmp_path)):
+        assert json.loads((tmp_path / "ziplm-run.json").read_text())["format"] == 2
 
 
 def test_partial_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
     with open_run(options_in(tmp_path)) as run:
         pass
-    kept = [tmp_path / ".gitignore", tmp_path / "2x" / "config.json", run.priors_file("layer0.ffn")]
+    kept = [tmp_path / ".gitignore", tmp_path / "mine" / "config.json", run.priors_file("layer0.ffn")]
     for path in kept:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    (tmp_path / ".2x.a1b2_c3d").mkdir()
-    (tmp_path / ".2x.a1b2_c3d" / "model.safetensors").touch()
-    leftovers = [run.state / "targets" / "2x" / ".search.json.4711"]
-    leftovers += [tmp_path / ".latency.json.a1b2_c3d.json"]
-    leftovers += [run.state / "traces" / f".layer0.ffn.safetensors.{'a' * 32}"]
+    partial = f"{'a' * 32}.ziplm-partial"
+    (tmp_path / f".2x.{partial}").mkdir()
+    (tmp_path / f".2x.{partial}" / "model.safetensors").touch()
+    leftovers = [run.state / "targets" / "2x" / f".search.json.{partial}"]
+    leftovers += [tmp_path / f".latency.json.{partial}"]
+    leftovers += [run.state / "traces" / f".layer0.ffn.safetensors.{partial}"]
     for path in leftovers:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     with open_run(options_in(tmp_path)):
-        assert not any(path.exists() for path in [*leftovers, tmp_path / ".2x.a1b2_c3d"])
+        assert not any(path.exists() for path in [*leftovers, tmp_path / f".2x.{partial}"])
         assert all(path.exists() for path in kept)
-
-
-HOLD = """
-import sys
-import filelock
-with filelock.FileLock(sys.argv[1]):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-def test_only_one_process_at_a_time_opens_a_run(tmp_path: Path) -> None:
-    with open_run(options_in(tmp_path)) as run:
-        pass
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(run.state / "lock")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        with (
-            pytest.raises(BadRun, match=r"another process works in .*; wait for it"),
-            open_run(options_in(tmp_path)),
-        ):
-            pass
-        holder.kill()  # a lock does not outlive its process
-        holder.wait()
-        with open_run(options_in(tmp_path)):
-            pass
-    finally:
-        holder.kill()
-        holder.communicate()
 
 
 def test_a_damaged_file_of_options_is_named(tmp_path: Path) -> None:
     with open_run(options_in(tmp_path)) as run:
         run.latency_file.touch()
     run.options_file.write_text("model = ")
-    with pytest.raises(UsageError, match=r"config.toml is not TOML"), open_run(options_in(tmp_path)):
+    with pytest.raises(BadRun, match=r"config.toml is damaged.*not TOML"), open_run(options_in(tmp_path)):
         pass

@@ -1,8 +1,6 @@
 """Checkpoints: written completely or not at all, and checked before anything is allocated."""
 
 import json
-import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrain
 from ziplm.architectures.network import from_hub
 from ziplm.architectures.zip_classes import zip_classes
 from ziplm.errors import BadCheckpoint, one_line
+from ziplm.files import folder_written_whole
 
 
 def save(
@@ -30,30 +29,29 @@ def save(
 
     Args:
         model: the model, dense or shrunk.
-        folder: the folder to write; an existing one is replaced once everything is written.
+        folder: the folder to write; an existing checkpoint is replaced once everything is written.
         tokenizer: saved beside the model, if given.
         also: called with the temporary folder before it is renamed to `folder`, to add more files.
+
+    Raises:
+        BadCheckpoint: if something other than a checkpoint or an empty folder is in the way.
     """
     folder = Path(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    try:
+    if folder.is_symlink() or (folder.exists() and not _may_be_replaced(folder)):
+        raise BadCheckpoint(
+            f"{folder} exists and is not the folder of a checkpoint", "choose a new or empty folder"
+        )
+    with folder_written_whole(folder) as temporary:
         model.save_pretrained(temporary)
         if tokenizer is not None:
             tokenizer.save_pretrained(temporary)
         if also is not None:
             also(temporary)
-        temporary.chmod(0o755)
-        if folder.exists():
-            old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-            folder.replace(old)
-            temporary.replace(folder)
-            shutil.rmtree(old)
-        else:
-            temporary.replace(folder)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+
+
+def _may_be_replaced(folder: Path) -> bool:
+    """Return whether a folder is empty or holds a checkpoint, so that saving there loses nothing else."""
+    return folder.is_dir() and ((folder / "config.json").is_file() or not any(folder.iterdir()))
 
 
 def load(path: str | Path, **options: Any) -> PreTrainedModel:

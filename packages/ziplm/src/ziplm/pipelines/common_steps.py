@@ -15,6 +15,7 @@ from ziplm.errors import UsageError
 from ziplm.options.targets import Target
 from ziplm.pipelines.values import Samples, Start, token_weights
 from ziplm.runs.folder import TENSORS, Format, Run
+from ziplm.runs.table import read_given_table, read_run_table
 from ziplm.stages.calibrate import gather_fisher, gather_statistics
 from ziplm.stages.choices import Choices, Priors
 from ziplm.stages.costs import branch_costs
@@ -27,7 +28,7 @@ from ziplm.stages.prune import in_chunks, prune_branch
 from ziplm.stages.traces import StoredTraces
 
 FISHER = Format(lambda path, fisher: fisher.save(path), Fisher.load)
-TABLE = Format(lambda path, table: table.save(path), LatencyTable.load)
+TABLE = Format(lambda path, table: table.save(path), read_run_table)
 
 
 def profile(start: Start, run: Run) -> LatencyTable:
@@ -35,7 +36,7 @@ def profile(start: Start, run: Run) -> LatencyTable:
 
     def make() -> LatencyTable:
         if start.options.latency_table is not None:
-            return checked_table(LatencyTable.load(start.options.latency_table), start)
+            return checked_table(read_given_table(start.options.latency_table), start)
         with run.stage("profile") as advance:
             return measured_table(start, start.options.profile_seconds, advance)
 

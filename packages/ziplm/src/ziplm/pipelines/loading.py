@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from latency_profiler import LatencyTable
 from transformers import PreTrainedModel
 
 from ziplm.architectures.registry import architecture_of
@@ -16,6 +15,7 @@ from ziplm.options.options import Options
 from ziplm.options.setting import Setting
 from ziplm.pipelines.values import Samples, Start
 from ziplm.runs.folder import Run
+from ziplm.runs.table import read_run_table
 from ziplm.stages.clock import choose_clock, probe_machine
 from ziplm.stages.workload import require_device, with_default_lengths
 from ziplm.tasks import Features, Splits, Task, make_task
@@ -59,7 +59,7 @@ def _with_clock(setting: Setting, options: Options, run: Run) -> Setting:
     if setting.clock != "auto" or options.latency_table is not None:
         return setting
     if not run.workers.missing(run.latency_file):
-        return replace(setting, clock=LatencyTable.load(run.latency_file).environment.clock)  # type: ignore[arg-type]
+        return replace(setting, clock=read_run_table(run.latency_file).environment.clock)  # type: ignore[arg-type]
     setting, reason = run.workers.first(lambda: choose_clock(setting, probe_machine()))
     run.reporter.note(reason)
     return setting

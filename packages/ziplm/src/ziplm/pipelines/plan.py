@@ -13,8 +13,9 @@ from ziplm.pipelines import common_steps
 from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.values import Start
 from ziplm.runs.folder import Run
-from ziplm.runs.opening import require_resumable, require_same
+from ziplm.runs.opening import require_resumable
 from ziplm.runs.progress import Reporter
+from ziplm.runs.table import read_given_table, read_run_table
 from ziplm.stages.refit import MOST_SAMPLES
 from ziplm.stages.workload import describe, random_tokens
 
@@ -63,8 +64,7 @@ def plan(options: Options, reporter: Reporter) -> str:
         ZipLMError: if a target cannot be reached, or the data cannot be read.
     """
     run = Run(options.output, reporter=reporter)
-    require_resumable(run)
-    require_same(run, options)
+    require_resumable(run, options)
     targets = options.targets()
     start = load_start(options, run)
     table = _rough_table(start, run)
@@ -99,9 +99,9 @@ def plan(options: Options, reporter: Reporter) -> str:
 def _rough_table(start: Start, run: Run) -> LatencyTable:
     """Return the run's own table, a given one, or a rough one that is not kept."""
     if run.latency_file.exists():
-        return common_steps.checked_table(LatencyTable.load(run.latency_file), start)
+        return common_steps.checked_table(read_run_table(run.latency_file), start)
     if start.options.latency_table is not None:
-        return common_steps.checked_table(LatencyTable.load(start.options.latency_table), start)
+        return common_steps.checked_table(read_given_table(start.options.latency_table), start)
     with run.reporter.stage("measuring roughly") as advance:
         return common_steps.measured_table(start, ROUGH_TABLE_SECONDS, advance)
 

@@ -19,6 +19,7 @@ from ziplm.files import write_json
 from ziplm.options.targets import Target
 from ziplm.pipelines.recover import Guess, bisect_speedup
 from ziplm.pipelines.values import Pruned, Refitted, Start, token_weights
+from ziplm.runs.contents import require_free
 from ziplm.runs.folder import TENSORS, Run
 from ziplm.runs.progress import Advance
 from ziplm.stages.choices import Levels
@@ -267,4 +268,9 @@ def save_member(start: Start, small: PreTrainedModel, report: dict[str, Any], fo
 
     # Not the tokenizer that read the data: it remembers to truncate to the length of the calibration samples.
     tokenizer = start.task.load_tokenizer(start.options.model)
-    run.workers.first(lambda: save(small, folder, tokenizer, also=add_report))
+
+    def write() -> None:
+        require_free(folder)
+        save(small, folder, tokenizer, also=add_report)
+
+    run.workers.first(write)

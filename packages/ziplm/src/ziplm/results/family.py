@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, overload
 
-from ziplm.files import read_json
 from ziplm.options.targets import Target
+from ziplm.results.reports import read_family_report, read_report, read_training
 from ziplm.runs.folder import Run
 
 DENSE_TRAINING = "training.json"
@@ -75,7 +75,7 @@ def read_family(run: Run, targets: Sequence[Target]) -> Family:
     """Read the finished targets of a run."""
     return Family(
         tuple(
-            Member(target.name, run.member_folder(target.name), run.report(target.name))
+            Member(target.name, run.member_folder(target.name), read_report(run.report_file(target.name)))
             for target in targets
             if run.is_done(target.name)
         )
@@ -87,11 +87,11 @@ def family_report(run: Run, targets: Sequence[Target]) -> dict[str, Any]:
 
     The training of the dense model is included.
     """
-    reports = [run.report(target.name) for target in targets]
+    reports = [read_report(run.report_file(target.name)) for target in targets]
     trainings = [report.get("training") or {} for report in reports]
     dense = run.dense_folder / DENSE_TRAINING
     if dense.is_file():
-        trainings.insert(0, read_json(dense))
+        trainings.insert(0, read_training(dense))
     # Each report holds the seconds of the run up to then. The run's own count continues for targets that were
     # added later, but is lost if the state is deleted. Both only grow, so the largest is the right one.
     seconds = [math.fsum(spent.values()) for spent in (run.seconds, *(r["seconds"] for r in reports))]
@@ -110,7 +110,7 @@ def family_text(folder: Path) -> str | None:
     path = Run(folder).family_file
     if not path.is_file():
         return None
-    report = read_json(path)
+    report = read_family_report(path)
     return (
         f"the whole family took {report['epochs']:.3g} epochs of fine-tuning ({report['steps']:,} steps, "
         f"{report['examples']:,} examples) and {report['hours']:.2g} hours"

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 from latency_profiler import LatencyTable
 
 from ziplm.errors import BadRun, UsageError
-from ziplm.files import read_json, written_whole
+from ziplm.files import believed, read_json, written_whole
+from ziplm.results.reports import read_report
 from ziplm.results.scaling import LinearFit, fit_metric, speedup_of
 from ziplm.runs.folder import Run
+from ziplm.runs.table import read_run_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +46,7 @@ def plot_run(folder: Path, output: Path | None = None, suffix: str = "png") -> l
         "metric": lambda axes: metric_figure(axes, reports),
         "speedup": lambda axes: speedup_figure(axes, reports),
         "sizes": lambda axes: sizes_figure(axes, reports),
-        "latency": lambda axes: latency_figure(axes, LatencyTable.load(run.latency_file)),
+        "latency": lambda axes: latency_figure(axes, read_run_table(run.latency_file)),
         "search": lambda axes: search_figure(axes, run),
     }
     return [_drawn(draw, output / f"{name}.{suffix}") for name, draw in figures.items()]
@@ -52,7 +54,7 @@ def plot_run(folder: Path, output: Path | None = None, suffix: str = "png") -> l
 
 def read_reports(folder: Path) -> list[dict[str, Any]]:
     """Read metrics.json of all finished targets, the slowest first; raise BadRun if there is none."""
-    reports = sorted((read_json(path) for path in folder.glob("*/metrics.json")), key=speedup_of)
+    reports = sorted((read_report(path) for path in folder.glob("*/metrics.json")), key=speedup_of)
     if not reports:
         raise BadRun(f"{folder} has no finished target", "finish one with ziplm compress first")
     return reports
@@ -131,7 +133,8 @@ def search_figure(axes: "Axes", run: Run) -> None:
     """Draw the best loss so far against the number of evaluations."""
     axes.set(xlabel="evaluations", ylabel="best loss / first", title="progress of the search")
     for path in sorted(run.state.glob("**/search.json")):
-        losses = [loss for _, loss, _ in read_json(path)["evaluations"]]
+        with believed(path):
+            losses = [loss for _, loss, _ in read_json(path)["evaluations"]]
         finite = [loss for loss in losses if isinstance(loss, int | float)]
         if finite and finite[0]:
             best = [min(finite[: count + 1]) / finite[0] for count in range(len(finite))]

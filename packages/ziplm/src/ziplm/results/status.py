@@ -6,11 +6,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ziplm.errors import BadRun
-from ziplm.files import read_json
+from ziplm.files import checked, read_json
 from ziplm.options.options import Options
 from ziplm.options.targets import Target
-from ziplm.options.toml import load_options
 from ziplm.runs.folder import Run
+from ziplm.runs.marker import has_marker
+from ziplm.runs.opening import read_run_options
 
 TRACES = "traces of branches"
 
@@ -69,7 +70,7 @@ def read_status(run: Run) -> Status:
     """Read the status of a run; raise BadRun if the folder holds none."""
     if not run.options_file.is_file():
         raise BadRun(f"{run.folder} is not a run folder", "give the --output of ziplm compress")
-    options = load_options(run.options_file)
+    options = read_run_options(run)
     targets = tuple(options.targets())
     done = _parts_done(run, options) | {f"target {t.name}": run.is_done(t.name) for t in targets}
     return Status(
@@ -80,7 +81,7 @@ def read_status(run: Run) -> Status:
         done=done,
         traces=len(list((run.state / "traces").glob("*.safetensors"))),
         seconds=run.seconds,
-        resumable=run.marker_file.exists(),
+        resumable=has_marker(run.folder),
         now=_running_stage(run),
     )
 
@@ -89,16 +90,23 @@ def _running_stage(run: Run) -> dict[str, Any] | None:
     """Read which stage is running; None if none is, or if its process on this machine was killed."""
     if not run.now_file.exists():
         return None
-    now: dict[str, Any] = read_json(run.now_file)
+    now = checked(run.now_file, _as_stage, read_json(run.now_file))
     if now["host"] == socket.gethostname() and not _is_alive(now["pid"]):
         return None
     return now
 
 
+def _as_stage(document: Any) -> dict[str, Any]:
+    kinds = {"stage": str, "pid": int, "host": str, "since": str}
+    if not all(type(document[name]) is kind for name, kind in kinds.items()) or document["pid"] <= 0:
+        raise ValueError("not the stage of a process")
+    return dict(document)
+
+
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # there is no process of that number
         return False
     except PermissionError:  # it belongs to somebody else
         return True

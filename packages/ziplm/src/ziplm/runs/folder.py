@@ -2,6 +2,7 @@
 
 ziplm-run.json         marks the folder as a run, with its format number
 config.toml            the options of the run
+fingerprints.json      hashes of the model and the data that the run was started with
 run.log                everything that was shown, with times
 latency.json           the latency table
 2x/, 4x/, …            one checkpoint for each target, with metrics.json
@@ -16,7 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ziplm.files import read_json, read_tensors, write_json, write_tensors
+from ziplm.files import checked, is_number, read_json, read_tensors, write_json, write_tensors
+from ziplm.runs.marker import require_still_own
 from ziplm.runs.progress import Advance, Reporter, Silent
 from ziplm.runs.workers import ALONE, Workers
 
@@ -55,10 +57,10 @@ class Run:
         self.folder, self.workers, self.command = Path(folder), workers, command
         self.reporter: Reporter = reporter or Silent()
         self.state = state or self.folder / "state"
-        self.marker_file = self.folder / "ziplm-run.json"
         self.options_file = self.folder / "config.toml"
         self.latency_file = self.folder / "latency.json"
         self.family_file = self.folder / "family.json"
+        self.fingerprints_file = self.folder / "fingerprints.json"
         self.inputs_folder = self.folder / "inputs"
         self.dense_folder = self.folder / "dense"
         self.dense_metrics_file = self.folder / "state" / "dense-metrics.json"
@@ -67,13 +69,14 @@ class Run:
         self.log_file = self.folder / "run.log"
         self.now_file = self.folder / "state" / "now.json"
         self._seconds_file = self.folder / "state" / "seconds.json"
+        self.lock: int | None = None  # descriptor of the marker, in the process that has locked the folder
         self._known: set[Path] = set()  # stored results that this process has made or mentioned
 
     def for_target(self, name: str) -> "Run":
         """Return the same run with separate intermediate results, for one target of a gradual run."""
         state = self.folder / "state" / "steps" / name
         run = Run(self.folder, self.workers, self.reporter, state, self.command)
-        run._known = self._known
+        run.lock, run._known = self.lock, self._known
         return run
 
     def trace_file(self, branch: str) -> Path:
@@ -98,18 +101,18 @@ class Run:
 
     def is_done(self, target: str) -> bool:
         """Return whether a target is finished."""
-        return (self.member_folder(target) / "metrics.json").is_file()
+        return self.report_file(target).is_file()
 
-    def report(self, target: str) -> dict[str, Any]:
-        """Read the report of a finished target, its metrics.json."""
-        report = read_json(self.member_folder(target) / "metrics.json")
-        assert isinstance(report, dict)
-        return report
+    def report_file(self, target: str) -> Path:
+        """Return the file of a finished target's report."""
+        return self.member_folder(target) / "metrics.json"
 
     @property
     def seconds(self) -> dict[str, float]:
         """Seconds that each stage has taken so far."""
-        return read_json(self._seconds_file) if self._seconds_file.exists() else {}
+        if not self._seconds_file.exists():
+            return {}
+        return checked(self._seconds_file, _as_seconds, read_json(self._seconds_file))
 
     @contextmanager
     def stage(self, name: str, description: str | None = None) -> Iterator[Advance]:
@@ -122,16 +125,43 @@ class Run:
         spent = {**self.seconds, name: self.seconds.get(name, 0.0) + time.perf_counter() - start}
         write_json(self._seconds_file, {stage: round(value, 3) for stage, value in spent.items()})
 
-    def stored(self, path: Path, make: Callable[[], Any], format: Format = JSON) -> Any:  # noqa: A002
+    def stored(
+        self,
+        path: Path,
+        make: Callable[[], Any],
+        format: Format = JSON,  # noqa: A002
+        parse: Callable[[Any], Any] = lambda document: document,
+    ) -> Any:
         """Return the result in a file; if the file is missing, make the result and write it first.
 
         All processes call `make`, the first one writes, and all read. What is returned has always passed
         through the file, so that a resumed run continues with the same values as an uninterrupted one.
+
+        Args:
+            path: the file.
+            make: makes the result.
+            format: how it is written and read.
+            parse: turns what is read into what is returned, and raises an error such as ValueError, KeyError
+                or TypeError if it cannot be what was written.
+
+        Raises:
+            BadRun: if the file is damaged, or if the folder was deleted or replaced in the meantime.
         """
         if self.workers.missing(path):
             made = make()
-            self.workers.first(lambda: format.write(path, made))
+            self.workers.first(lambda: self._write(path, made, format))
         elif path not in self._known:
             self.reporter.note(f"reusing {path.relative_to(self.folder)}")
         self._known.add(path)
-        return format.read(path)
+        return checked(path, parse, format.read(path))
+
+    def _write(self, path: Path, made: Any, form: Format) -> None:
+        if self.lock is not None:
+            require_still_own(self.lock, self.folder)
+        form.write(path, made)
+
+
+def _as_seconds(document: Any) -> dict[str, float]:
+    if not all(is_number(value) and value >= 0 for value in document.values()):
+        raise ValueError("seconds are positive numbers")
+    return dict(document)

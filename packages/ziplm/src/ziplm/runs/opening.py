@@ -1,28 +1,19 @@
 """Opening a run folder: recognise it, lock it, and check that it belongs to the same run."""
 
-import re
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from typing import Any
 
-import filelock
-
-from ziplm.errors import BadRun, one_line
-from ziplm.files import read_json, write_json
+from ziplm.errors import BadRun, UsageError, one_line
 from ziplm.options.options import LIMITS, SPEEDS, Options
 from ziplm.options.toml import load_options, save_options
+from ziplm.runs.contents import remove_leftovers, require_own_contents
 from ziplm.runs.folder import Run
 from ziplm.runs.log import Logged
+from ziplm.runs.marker import claim, has_marker, require_usable
 from ziplm.runs.progress import Reporter
 from ziplm.runs.workers import ALONE, Workers
-
-FORMAT = 2
-"""Format number of the run folders that this version writes. Folders of version 0.1 carry no number."""
-
-LEFTOVER = re.compile(r"\..+\.([0-9a-f]{32}|[a-z0-9_]{8}|\d+)(\.\w+)?")
-"""Temporary names of files and folders, here and in the packages that write into a run folder."""
 
 
 @contextmanager
@@ -58,60 +49,27 @@ def _logged(run: Run) -> Iterator[None]:
 
 def _take(run: Run, options: Options, held: ExitStack) -> None:
     """Lock the folder for as long as the stack is open, and check that it belongs to this run."""
-    if run.folder.exists() and not run.folder.is_dir():
-        raise BadRun(f"{run.folder} is not a folder", "choose another --output")
-    if run.folder.is_dir() and not run.options_file.exists() and not _is_ours(run):
-        raise BadRun(f"{run.folder} holds something else", "choose a new or empty folder for --output")
-    require_resumable(run)
-    run.state.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(run.state / "lock")
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        raise BadRun(
-            f"another process works in {run.folder}", "wait for it, or choose another --output"
-        ) from None
-    held.callback(lock.release)
+    run.lock = claim(run.folder, held)
+    require_own_contents(run, [target.name for target in options.targets()])
+    remove_leftovers(run)
     run.now_file.unlink(missing_ok=True)  # of a process that was killed
-    _remove_leftovers(run)
-    if not run.marker_file.exists():
-        write_json(run.marker_file, {"format": FORMAT, "ziplm": version("ziplm")})
     _keep_options(run, options)
 
 
-def require_resumable(run: Run) -> None:
-    """Raise BadRun if the folder holds a run in a format that this version reads but cannot resume."""
-    if run.marker_file.exists():
-        found = read_json(run.marker_file).get("format")
-        if found != FORMAT:
-            raise BadRun(
-                f"{run.folder} is a run of format {found}, and this version resumes format {FORMAT}",
-                "choose another --output, or install the version that made it",
-            )
-    elif run.options_file.exists():
-        raise BadRun(
-            f"{run.folder} was made by ziplm 0.1 and cannot be resumed",
-            "choose another --output; `ziplm status` and `ziplm evaluate` still read it",
-        )
-
-
-def _is_ours(run: Run) -> bool:
-    """Return whether the folder is empty, or left by a run that was killed before it saved its options."""
-    ours = ("state", run.marker_file.name)
-    return all(path.name in ours or LEFTOVER.fullmatch(path.name) for path in run.folder.iterdir())
-
-
-def _remove_leftovers(run: Run) -> None:
-    """Delete the partial files of killed processes; they have temporary names, and may be large."""
-    for path in (*run.folder.glob(".*"), *run.inputs_folder.glob(".*"), *run.state.rglob(".*")):
-        if LEFTOVER.fullmatch(path.name):
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+def require_resumable(run: Run, options: Options) -> None:
+    """Raise BadRun, and touch nothing, if a command with these options cannot use the run folder."""
+    require_usable(run.folder)
+    if has_marker(run.folder):
+        require_own_contents(run, [target.name for target in options.targets()])
+        require_same(run, options)
 
 
 def has_results(run: Run) -> bool:
     """Return whether the run has results; a command that failed early leaves only its options."""
-    return run.latency_file.exists() or any(
-        path.name not in ("lock", run.now_file.name) for path in run.state.glob("*")
+    return (
+        run.latency_file.exists()
+        or any(path != run.now_file for path in run.state.glob("*"))
+        or any(run.folder.glob("*/metrics.json"))
     )
 
 
@@ -123,13 +81,23 @@ def require_same(run: Run, options: Options) -> Options | None:
     """
     if not (run.options_file.exists() and has_results(run)):
         return None
-    before = load_options(run.options_file)
+    before = read_run_options(run)
     if differences := options.differences(before):
         raise BadRun(
             f"{run.folder} was made with other options: {', '.join(differences)}",
             "repeat those, or choose another --output",
         )
     return before
+
+
+def read_run_options(run: Run) -> Options:
+    """Read the options of a run; raise BadRun if their file is damaged."""
+    try:
+        return load_options(run.options_file)
+    except UsageError as error:
+        raise BadRun(
+            f"{run.options_file} is damaged: {error.message}", "restore it, or choose another --output"
+        ) from error
 
 
 def _keep_options(run: Run, options: Options) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 
 import safetensors
 import torch
-from safetensors.torch import save_file
 
-from ziplm.files import damaged, written_whole
+from ziplm.files import damaged, write_tensors
 
 SHARE = 0.9  # share of gradients in token weights and in the selection matrix; the rest is uniform
 TOKENS_PER_COLUMN = 0.25  # minimum effective number of tokens per column for weighted moments
@@ -60,8 +59,7 @@ class Fisher:
             for kind in ("gamma", "squares")
             for name, value in getattr(self, kind).items()
         }
-        with written_whole(path) as temporary:
-            save_file(tensors, temporary)
+        write_tensors(path, tensors)
 
     @classmethod
     def load(cls, path: Path) -> "Fisher":
