@@ -142,7 +142,9 @@ def _watch_libraries(folder: Path, happens: Happens) -> None:
         function = getattr(owner, name)
 
         def watched(*args: Any, **kwargs: Any) -> Any:
-            path = "" if place is None else str(args[place])
+            path = "" if place is None else _path_of(args[place])
+            if Path(path).is_dir() and kind == "write":  # whose entries are made durable
+                return function(*args, **kwargs)
             if happens(kind, _final_name(path, folder)):
                 if kind == "write":
                     function(*args, **kwargs)
@@ -156,12 +158,18 @@ def _watch_libraries(folder: Path, happens: Happens) -> None:
     watch("write", Path, "write_bytes", 0)
     watch("write", safetensors.torch, "serialize_file", 1)
     watch("write", torch, "save", 1)
+    watch("write", os, "fsync", 0)
     watch("descriptor", os, "write")
     watch("rename", os, "replace", 1)
     watch("rename", os, "rename", 1)
     watch("remove", shutil, "rmtree", 0)
     watch("tokenizer", PreTrainedTokenizerBase, "save_pretrained", 1)
     watch("step", Trainer, "training_step")
+
+
+def _path_of(file: Any) -> str:
+    """Return the path of a file given by its path or its descriptor."""
+    return str(Path(f"/proc/self/fd/{file}").readlink() if isinstance(file, int) else file)
 
 
 def _final_name(path: str, folder: Path) -> str:
