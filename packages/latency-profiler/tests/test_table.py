@@ -71,7 +71,7 @@ def test_file_is_replaced_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full_disk)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match=r"cannot write .*: No space left on device; free some space"):
         LatencyTable(HERE, 1.0, TABLE.curves).save(path)
     monkeypatch.undo()
     assert path.read_text() == before
@@ -214,6 +214,7 @@ def test_every_field_but_the_load_average_counts_as_a_difference() -> None:
         "threads": 99,
         "dtype": "?",
         "engine": "?",
+        "quantization": "?",
         "versions": {"python": "2"},
         "clock": "cpu",
         "batch_size": 1,

@@ -11,21 +11,34 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from latency_profiler._clock import Clock, CpuClock, DeviceClock, WallClock
     from latency_profiler._compare import Comparison, Ratio, compare
+    from latency_profiler._cpu import has_int8_instructions
     from latency_profiler._curve import LatencyCurve
-    from latency_profiler._engines import CompileEngine, EagerEngine, Engine
+    from latency_profiler._engines import CompileEngine, EagerEngine, Engine, resolve_engine
     from latency_profiler._environment import Difference, Environment
     from latency_profiler._errors import (
         EngineError,
         EnvironmentMismatch,
         FactoryError,
+        MissingExtra,
         OptionError,
         OutputError,
+        OutputFileError,
         ProfilerError,
         SizeError,
         TableError,
     )
     from latency_profiler._half import check_half_precision
+    from latency_profiler._loaded import LoadedModel
     from latency_profiler._measure import measure
+    from latency_profiler._onnx import export_onnx, quantize_onnx, quantize_onnx_static
+    from latency_profiler._onnxruntime import OnnxModel, OnnxRuntimeEngine, load_onnx
+    from latency_profiler._openvino import (
+        OpenVinoEngine,
+        OpenVinoModel,
+        convert_openvino,
+        load_openvino,
+        quantize_openvino,
+    )
     from latency_profiler._profile import Family, profile, profile_families
     from latency_profiler._sizes import geometric_sizes, parse_sizes
     from latency_profiler._table import LatencyTable
@@ -49,8 +62,15 @@ __all__ = [
     "Family",
     "LatencyCurve",
     "LatencyTable",
+    "LoadedModel",
+    "MissingExtra",
+    "OnnxModel",
+    "OnnxRuntimeEngine",
+    "OpenVinoEngine",
+    "OpenVinoModel",
     "OptionError",
     "OutputError",
+    "OutputFileError",
     "ProfilerError",
     "Ratio",
     "SizeError",
@@ -59,31 +79,53 @@ __all__ = [
     "WallClock",
     "check_half_precision",
     "compare",
+    "convert_openvino",
+    "export_onnx",
     "geometric_sizes",
+    "has_int8_instructions",
+    "load_onnx",
+    "load_openvino",
     "measure",
     "parse_sizes",
     "profile",
     "profile_families",
+    "quantize_onnx",
+    "quantize_onnx_static",
+    "quantize_openvino",
+    "resolve_engine",
 ]
 
 _NAMES = {
     "_clock": ("Clock", "CpuClock", "DeviceClock", "WallClock"),
     "_compare": ("Comparison", "Ratio", "compare"),
+    "_cpu": ("has_int8_instructions",),
     "_curve": ("LatencyCurve",),
-    "_engines": ("CompileEngine", "EagerEngine", "Engine"),
+    "_engines": ("CompileEngine", "EagerEngine", "Engine", "resolve_engine"),
     "_environment": ("Difference", "Environment"),
     "_errors": (
         "EngineError",
         "EnvironmentMismatch",
         "FactoryError",
+        "MissingExtra",
         "OptionError",
         "OutputError",
+        "OutputFileError",
         "ProfilerError",
         "SizeError",
         "TableError",
     ),
     "_half": ("check_half_precision",),
+    "_loaded": ("LoadedModel",),
     "_measure": ("measure",),
+    "_onnx": ("export_onnx", "quantize_onnx", "quantize_onnx_static"),
+    "_onnxruntime": ("OnnxModel", "OnnxRuntimeEngine", "load_onnx"),
+    "_openvino": (
+        "OpenVinoEngine",
+        "OpenVinoModel",
+        "convert_openvino",
+        "load_openvino",
+        "quantize_openvino",
+    ),
     "_profile": ("Family", "profile", "profile_families"),
     "_sizes": ("geometric_sizes", "parse_sizes"),
     "_table": ("LatencyTable",),

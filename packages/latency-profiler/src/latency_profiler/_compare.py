@@ -14,7 +14,7 @@ from latency_profiler._errors import OptionError, require
 from latency_profiler._memory import keep_freed_memory
 from latency_profiler._rounds import Inputs, Progress, Rounds, Stopping, Variant, run_rounds
 from latency_profiler._statistics import bootstrap, estimates, interval, percentile_20, relative_error
-from latency_profiler._threads import pinned_threads
+from latency_profiler._threads import check_threads, pinned_threads
 from latency_profiler._timing import StopReason, Timing, format_seconds, summarise
 
 if TYPE_CHECKING:
@@ -144,7 +144,8 @@ def compare(
         max_seconds: Time limit of the measurement, excluding warm-up.
         clock: "wall" (elapsed time; device events on accelerators), "cpu" (CPU time of this process, for
             shared machines; one thread only), or a `Clock` object.
-        threads: Number of torch threads during the measurement; None keeps the current setting.
+        threads: Number of torch threads during the measurement; None keeps the current setting. Exported
+            models must have been prepared or loaded with the same number.
         seed: Seed of the random order within each round.
         progress: Called after each round with the number of rounds and the fraction of `max_seconds` used;
             the fraction is 1.0 at the end.
@@ -154,7 +155,7 @@ def compare(
 
     Raises:
         OptionError: An argument is out of range, there are fewer than two variants, or calls are too short
-            for the clock.
+            for the clock, or an exported model has another number of threads than torch.
     """
     require(
         len(variants) >= 2,
@@ -164,6 +165,7 @@ def compare(
     stopping = Stopping(rel_error, confidence, min_rounds, max_seconds)
     wrapped = [Variant(in_inference_mode(function), inputs) for function in variants.values()]
     with pinned_threads(threads), keep_freed_memory():
+        check_threads(variants)
         first = next(iter(variants.values()))
         rounds = run_rounds(
             wrapped,

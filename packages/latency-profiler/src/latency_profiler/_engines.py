@@ -6,14 +6,17 @@ from typing import Any, Literal, Protocol
 
 from latency_profiler._errors import EngineError, OptionError, one_line
 
-EngineName = Literal["eager", "compile"]
+EngineName = Literal["eager", "compile", "onnxruntime", "openvino"]
+Quantization = Literal["int8"]
 
 
 class Engine(Protocol):
     """Interface of an engine.
 
     An engine that needs an exported model (ONNX Runtime, OpenVINO) exports it in `prepare`, using
-    `example_inputs`, and returns a callable that takes the same tensors.
+    `example_inputs`, and returns a callable that takes the same tensors. An engine with threads of its own
+    has an attribute `threads` (None for torch's setting), and so has the callable; an engine that quantises
+    has an attribute `quantize`.
     """
 
     @property
@@ -100,19 +103,49 @@ def _with_unique_code_object(module: Callable[..., object]) -> Callable[..., obj
     return call
 
 
-_ENGINES: dict[str, Callable[[], Engine]] = {"eager": EagerEngine, "compile": CompileEngine}
+def _onnxruntime(quantize: Quantization | None, threads: int | None) -> Engine:
+    from latency_profiler._onnxruntime import OnnxRuntimeEngine
+
+    return OnnxRuntimeEngine(quantize, threads)
 
 
-def resolve_engine(engine: EngineName | Engine) -> Engine:
+def _openvino(quantize: Quantization | None, threads: int | None) -> Engine:
+    from latency_profiler._openvino import OpenVinoEngine
+
+    return OpenVinoEngine(quantize, threads)
+
+
+_TORCH: dict[str, Callable[[], Engine]] = {"eager": EagerEngine, "compile": CompileEngine}
+_EXPORTING: dict[str, Callable[[Quantization | None, int | None], Engine]] = {
+    "onnxruntime": _onnxruntime,
+    "openvino": _openvino,
+}
+
+
+def resolve_engine(
+    engine: EngineName | Engine, quantize: Quantization | None = None, threads: int | None = None
+) -> Engine:
     """Return the engine with the given name; engine objects are returned unchanged.
 
+    Args:
+        engine: "eager", "compile", "onnxruntime", "openvino", or an `Engine` object.
+        quantize: None, or "int8" for a named engine that quantises: onnxruntime or openvino.
+        threads: Number of threads of onnxruntime and openvino; None takes torch's setting at the time of
+            `Engine.prepare`.
+
     Raises:
-        OptionError: The name is unknown.
+        OptionError: The name is unknown, or the engine does not quantise.
+        MissingExtra: A package of the engine is not installed.
     """
     if not isinstance(engine, str):
         return engine
-    if engine not in _ENGINES:
+    if engine in _EXPORTING:
+        return _EXPORTING[engine](quantize, threads)
+    if engine not in _TORCH:
         raise OptionError(
-            f"unknown engine {engine!r}", f"use one of {', '.join(_ENGINES)} or an Engine object"
+            f"unknown engine {engine!r:.60}",
+            f"use one of {', '.join((*_TORCH, *_EXPORTING))} or an Engine object",
         )
-    return _ENGINES[engine]()
+    if quantize is not None:
+        raise OptionError(f"the engine {engine} does not quantise", f"use {' or '.join(_EXPORTING)}")
+    return _TORCH[engine]()

@@ -48,9 +48,10 @@ class Environment:
         capability: Instruction set that torch uses on a CPU (AVX2, AVX512, …); "" on other devices.
         cores: Number of CPU cores available to the process.
         system: Operating system and architecture.
-        threads: Number of torch threads.
+        threads: Number of threads that compute, of torch or of the engine.
         dtype: Name of the dtype: float32, …
         engine: Name of the engine.
+        quantization: Quantisation of the weights, such as "int8"; None for none.
         versions: Versions of Python and of the packages reported by the engine, by name.
         clock: Name of the clock.
         batch_size: Batch size of the inputs, or None if not given.
@@ -68,6 +69,7 @@ class Environment:
     dtype: str
     engine: str
     versions: Mapping[str, str]
+    quantization: str | None = None
     clock: str = "wall"
     batch_size: int | None = None
     sequence_length: int | None = None
@@ -94,18 +96,21 @@ class Environment:
             dtype: Dtype of the modules and inputs, or its name, such as "float32".
             batch_size: Batch size of the inputs.
             sequence_length: Sequence length of the inputs.
-            threads: Number of torch threads used for measuring; None takes the current setting.
+            threads: Number of threads used for measuring; None takes that of the engine object, else torch's
+                current setting.
             engine: Engine, or its name.
             clock: Clock, or its name.
             details: Other settings that matter, by name.
 
         Raises:
-            OptionError: The device does not exist on this machine, the dtype or the engine is unknown, or a
-                batch size or sequence length is below 1.
+            OptionError: The device does not exist on this machine, the dtype or the engine is unknown, a
+                batch size or sequence length is below 1, or the engine object has another number of threads.
+            MissingExtra: A package of the engine is not installed.
         """
         import torch
 
         from latency_profiler._engines import resolve_engine
+        from latency_profiler._threads import resolve_threads
 
         device, engine = torch.device(device), resolve_engine(engine)
         for name, value in (("batch_size", batch_size), ("sequence_length", sequence_length)):
@@ -116,9 +121,10 @@ class Environment:
             capability=torch.backends.cpu.get_cpu_capability() if device.type == "cpu" else "",
             cores=_usable_cores(),
             system=f"{platform.system()} {platform.machine()}",
-            threads=torch.get_num_threads() if threads is None else threads,
+            threads=resolve_threads(threads, engine) or torch.get_num_threads(),
             dtype=_dtype_name(dtype),
             engine=engine.name,
+            quantization=getattr(engine, "quantize", None),
             versions={"python": platform.python_version(), **engine.versions()},
             clock=_clock_name(clock, device),
             batch_size=batch_size,
@@ -154,6 +160,8 @@ class Environment:
         Raises:
             TableError: A field is missing, unknown or of the wrong type.
         """
+        if isinstance(values, dict):  # tables of version 0.1 know no quantisation
+            values = {"quantization": None, **values}
         environment = cls(**checked_fields(values, _FIELD_TYPES))
         for name, value in environment.versions.items():
             check_type(f"the version of {name}", value, (str,))
@@ -171,7 +179,7 @@ class Environment:
             f"{self.device}: {name}",
             threads,
             self.dtype,
-            self.engine,
+            f"{self.engine} {self.quantization}" if self.quantization else self.engine,
             *shape,
             f"{self.clock} clock",
             versions,
@@ -184,6 +192,7 @@ _FIELD_TYPES: dict[str, tuple[type, ...]] = {entry.name: (str,) for entry in fie
     "cores": (int,),
     "threads": (int,),
     "versions": (dict,),
+    "quantization": (str, _NONE),
     "batch_size": (int, _NONE),
     "sequence_length": (int, _NONE),
     "details": (dict,),

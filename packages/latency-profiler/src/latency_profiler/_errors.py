@@ -1,5 +1,8 @@
 """Exceptions of this package. Each message states the problem, then what to do about it."""
 
+LONGEST_TEXT = 500  # characters of an error's text
+LONGEST_HINT = 250
+
 
 class ProfilerError(Exception):
     """Base class of all errors of this package. Its text is one line: the message, then the hint.
@@ -13,7 +16,9 @@ class ProfilerError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, hint: str) -> None:
-        message = " ".join(message.splitlines())  # names read from a file may contain line breaks
+        # Names read from a file may contain line breaks, be very long, or not be text that can be printed.
+        hint = shortened(hint, LONGEST_HINT)
+        message = shortened(message, LONGEST_TEXT - len(hint) - len("; "))
         super().__init__(f"{message}; {hint}")
         self.message = message
         self.hint = hint
@@ -40,7 +45,17 @@ class OutputError(ProfilerError):
 
 
 class EngineError(ProfilerError):
-    """An engine cannot prepare or run a module on this machine."""
+    """An engine cannot prepare or run a module on this machine, or cannot read a file."""
+
+
+class MissingExtra(ProfilerError):
+    """A package that an engine or a figure needs is not installed; the hint has the pip command."""
+
+    exit_code = 7
+
+
+class OutputFileError(ProfilerError, OSError):
+    """A file cannot be written, for example because the disk is full."""
 
 
 class TableError(ProfilerError, ValueError):
@@ -55,6 +70,15 @@ def one_line(error: BaseException) -> str:
     """Summarise an exception as its type and the first line of its message."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def shortened(value: object, longest: int = 200) -> str:
+    """Return the value as one printable line of limited length; a longer one is cut in the middle."""
+    text = " ".join(str(value).split()).encode("utf-8", "backslashreplace").decode()
+    if len(text) <= longest:
+        return text
+    head = (longest - 1) * 2 // 3
+    return f"{text[:head]}…{text[head + 1 - longest :]}"
 
 
 def require(condition: bool, message: str, hint: str) -> None:

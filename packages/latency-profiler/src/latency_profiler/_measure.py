@@ -8,7 +8,7 @@ from latency_profiler._callables import device_of, in_inference_mode
 from latency_profiler._clock import Clock, ClockName, resolve_clock
 from latency_profiler._memory import keep_freed_memory
 from latency_profiler._rounds import Progress, Stopping, Variant, run_rounds
-from latency_profiler._threads import pinned_threads
+from latency_profiler._threads import check_threads, pinned_threads
 from latency_profiler._timing import Timing, summarise, worst_time_error
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ def measure(
         max_seconds: Time limit of the measurement, excluding warm-up.
         clock: "wall" (elapsed time; device events on accelerators), "cpu" (CPU time of this process, for
             shared machines; one thread only), or a `Clock` object.
-        threads: Number of torch threads during the measurement; None keeps the current setting.
+        threads: Number of torch threads during the measurement; None keeps the current setting. An exported
+            model must have been prepared or loaded with the same number.
         progress: Called after each sample with the number of samples and the fraction of `max_seconds` used;
             the fraction is 1.0 at the end.
 
@@ -54,6 +55,7 @@ def measure(
     stopping = Stopping(rel_error, confidence, min_rounds, max_seconds, min_seconds)
     variant = Variant(in_inference_mode(function), args)
     with pinned_threads(threads), keep_freed_memory():
+        check_threads({"the callable": function})
         rounds = run_rounds(
             [variant],
             resolve_clock(clock, device_of(function, args)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from latency_profiler._errors import OptionError
+from latency_profiler._extras import require_extra
 from latency_profiler._files import atomic_write
 
 if TYPE_CHECKING:
@@ -27,14 +28,14 @@ def draw(tables: Mapping[str, LatencyTable], path: Path) -> None:
         path: Output file, ending in .png, .svg or .pdf.
 
     Raises:
-        OptionError: The file has another ending or cannot be written, or matplotlib is not installed.
+        OptionError: The file has another ending, or cannot be written.
+        MissingExtra: matplotlib is not installed.
     """
     if path.suffix not in FORMATS:
         raise OptionError(f"cannot draw to {path}", f"use a file ending in {', '.join(FORMATS)}")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise OptionError("plots need matplotlib", "run: pip install latency-profiler[plot]") from error
+    require_extra("plot")
+    from matplotlib.figure import Figure
+
     kinds = list({kind: None for table in tables.values() for kind in table.curves})
     figure = Figure(figsize=(4.8 * max(2, len(kinds)), 6.6), layout="constrained")
     panels = figure.subplots(2, len(kinds), squeeze=False)
@@ -54,7 +55,7 @@ def draw(tables: Mapping[str, LatencyTable], path: Path) -> None:
         color="0.4",
     )
     with atomic_write(path) as temporary:
-        figure.savefig(temporary, dpi=160)
+        figure.savefig(temporary, dpi=160, format=path.suffix[1:])
 
 
 def _draw_times(axes: Any, name: str, curve: LatencyCurve, colour: str) -> None:

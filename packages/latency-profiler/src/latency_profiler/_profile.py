@@ -14,7 +14,7 @@ from latency_profiler._memory import keep_freed_memory
 from latency_profiler._rounds import Inputs, Progress, Stopping, Variant, run_rounds
 from latency_profiler._sizes import checked_sizes
 from latency_profiler._statistics import fastest_tenth
-from latency_profiler._threads import pinned_threads
+from latency_profiler._threads import pinned_threads, resolve_threads
 from latency_profiler._timing import summarise, worst_time_error
 
 Build = Callable[[int], Callable[..., object]]
@@ -103,10 +103,12 @@ def profile_families(
         confidence: Confidence level of the intervals.
         min_rounds: Minimum number of rounds, unless `max_seconds` is reached first.
         max_seconds: Time limit of the measurement, excluding building and warm-up.
-        engine: "eager", "compile", or an `Engine` object.
+        engine: "eager", "compile", "onnxruntime", "openvino", or an `Engine` object, such as
+            ``OnnxRuntimeEngine(quantize="int8")``.
         clock: "wall" (elapsed time; device events on accelerators), "cpu" (CPU time of this process, for
             shared machines; one thread only), or a `Clock` object.
-        threads: Number of torch threads during the measurement; None keeps the current setting.
+        threads: Number of threads of torch and of the engine during the measurement; None takes that of the
+            engine object, else torch's current setting.
         seed: Seed of the random order within each round.
         progress: Called after each round with the number of rounds and the fraction of `max_seconds` used;
             the fraction is 1.0 at the end.
@@ -119,6 +121,7 @@ def profile_families(
         SizeError: Sizes are negative, unsorted or repeated.
         FactoryError: A factory raises an exception or returns something that is not callable.
         EngineError: The engine cannot prepare a module.
+        MissingExtra: A package of the engine is not installed.
         OutputError: A module cannot be called with the inputs, or its outputs are not finite.
     """
     if not families:
@@ -126,6 +129,7 @@ def profile_families(
     stopping = Stopping(rel_error, confidence, min_rounds, max_seconds)
     engine = resolve_engine(engine)
     sizes = {name: checked_sizes(family.sizes) for name, family in families.items()}
+    threads = resolve_threads(threads, engine)
     with pinned_threads(threads), keep_freed_memory():
         variants = [
             _prepared_variant(family, size, engine)

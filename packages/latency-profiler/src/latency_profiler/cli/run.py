@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from latency_profiler._clock import ClockName
-from latency_profiler._engines import EngineName
+from latency_profiler._engines import EngineName, Quantization
 from latency_profiler._environment import Environment
 from latency_profiler._files import check_writable
 from latency_profiler._table import LatencyTable
@@ -68,14 +68,22 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
 )
 @click.option("--device", default="cpu", show_default=True, help="Torch device, such as cpu, cuda or cuda:1.")
 @click.option(
-    "--threads", type=click.IntRange(1), help="Number of torch threads.  [default: torch's own setting]"
+    "--threads",
+    type=click.IntRange(1),
+    help="Number of threads of torch and of the engine.  [default: torch's own setting]",
 )
 @click.option(
     "--engine",
     type=click.Choice(get_args(EngineName)),
     default="eager",
     show_default=True,
-    help="How modules are run: plain torch (eager) or torch.compile (compile).",
+    help="How modules are run: plain torch (eager), torch.compile (compile), or exported to ONNX Runtime "
+    "(onnxruntime) or OpenVINO (openvino), which are extras.",
+)
+@click.option(
+    "--quantize",
+    type=click.Choice(get_args(Quantization)),
+    help="Quantise the weights of matrix products; for the engines onnxruntime and openvino.",
 )
 @click.option(
     "--clock",
@@ -115,6 +123,7 @@ def run(
     device: str,
     threads: int | None,
     engine: EngineName,
+    quantize: Quantization | None,
     clock: ClockName,
     rel_error: float,
     min_rounds: int,
@@ -133,6 +142,7 @@ def run(
     # Imported here because they need torch, which is slow to import; help pages do without.
     import torch
 
+    from latency_profiler._engines import resolve_engine
     from latency_profiler._factory import on_device
     from latency_profiler._half import check_half_precision
     from latency_profiler._profile import Family, profile_families
@@ -140,6 +150,7 @@ def run(
 
     torch_dtype = getattr(torch, dtype)
     torch_device = usable_device(device)
+    used_engine = resolve_engine(engine, quantize, threads)
     check_half_precision(torch_dtype, torch_device)
     builds, input_shapes = resolve_target(target, sizes, shapes, name, block)
     inputs = random_inputs(input_shapes, torch_dtype, torch_device)
@@ -149,7 +160,7 @@ def run(
         input_shapes[0][0],
         sequence_length_of(input_shapes[0]),
         threads=threads,
-        engine=engine,
+        engine=used_engine,
         clock=clock,
         details={"inputs": ", ".join("x".join(map(str, shape)) for shape in input_shapes)},
     )
@@ -167,7 +178,7 @@ def run(
             rel_error=rel_error,
             min_rounds=min_rounds,
             max_seconds=max_seconds,
-            engine=engine,
+            engine=used_engine,
             clock=clock,
             threads=threads,
             progress=report,

@@ -1,0 +1,362 @@
+"""Every engine computes what eager torch computes, at every size, in float32 and within int8's error."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from latency_profiler import (
+    EagerEngine,
+    Engine,
+    EngineError,
+    Environment,
+    Family,
+    LoadedModel,
+    MissingExtra,
+    OnnxRuntimeEngine,
+    OpenVinoEngine,
+    OptionError,
+    compare,
+    convert_openvino,
+    export_onnx,
+    load_onnx,
+    load_openvino,
+    measure,
+    profile_families,
+    quantize_onnx,
+    quantize_onnx_static,
+    quantize_openvino,
+    resolve_engine,
+)
+from latency_profiler.blocks import transformer_attention, transformer_ffn
+
+ENGINES: list[Callable[..., Engine]] = [OnnxRuntimeEngine, OpenVinoEngine]
+BUILDS = {"attention": transformer_attention(32, 4), "ffn": transformer_ffn(32)}
+# Outputs are of layer norms, so their size is about 1. Rounding to 8 bits errs by up to 1/255 of the range of
+# each factor; the products of this test are off by 0.01 to 0.03, and float32 by 2e-6.
+FLOAT_TOLERANCE, INT8_TOLERANCE = 1e-5, 0.08
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+def inputs(batch: int = 2, length: int = 5) -> torch.Tensor:
+    return torch.randn(batch, length, 32)
+
+
+def largest_difference(engine: Engine, module: torch.nn.Module, *example: torch.Tensor) -> float:
+    expected = EagerEngine().prepare(module, example)(*example)
+    actual = engine.prepare(module, example)(*example)
+    assert isinstance(actual, torch.Tensor)
+    assert isinstance(expected, torch.Tensor)
+    assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
+    return float((actual - expected).abs().max())
+
+
+@pytest.mark.parametrize("make", ENGINES)
+@pytest.mark.parametrize(("kind", "size"), [("attention", 4), ("attention", 1), ("ffn", 96), ("ffn", 7)])
+def test_engines_compute_what_eager_computes(make: Callable[..., Engine], kind: str, size: int) -> None:
+    module = BUILDS[kind](size)
+    assert largest_difference(make(), module, inputs()) < FLOAT_TOLERANCE
+    int8 = largest_difference(make(quantize="int8"), module, inputs())
+    assert FLOAT_TOLERANCE < int8 < INT8_TOLERANCE  # the lower bound: it really is quantised
+
+
+@pytest.mark.parametrize("make", ENGINES)
+@pytest.mark.parametrize("quantize", [None, "int8"])
+def test_removed_branches_are_exported(make: Callable[..., Engine], quantize: str | None) -> None:
+    module = BUILDS["ffn"](0)
+    module.get_parameter("bias").data.normal_()
+    assert largest_difference(make(quantize=quantize), module, inputs()) < FLOAT_TOLERANCE
+
+
+@pytest.mark.parametrize("make", ENGINES)
+def test_control_other_weights_differ_by_more_than_the_tolerance(make: Callable[..., Engine]) -> None:
+    x = inputs()
+    prepared = make(quantize="int8").prepare(BUILDS["ffn"](96), (x,))
+    other = BUILDS["ffn"](96)(x)
+    assert (prepared(x) - other).abs().max() > 2 * INT8_TOLERANCE  # type: ignore[operator]
+
+
+class Several(torch.nn.Module):
+    """Takes a mask, None and a number beside its tensor, and returns nested outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 4)
+        self.dropout = torch.nn.Dropout(0.5)
+
+    def forward(
+        self, x: torch.Tensor, mask: torch.Tensor | None, unused: torch.Tensor, scale: float = 1.0
+    ) -> dict[str, object]:
+        if mask is not None:
+            x = x * mask[..., None]
+        return {"logits": self.dropout(self.linear(x)) * scale, "others": (x.sum(-1), None)}
+
+
+@pytest.mark.parametrize("make", ENGINES)
+@pytest.mark.parametrize("masked", [True, False])
+def test_arguments_of_all_kinds_and_nested_outputs(make: Callable[..., Engine], masked: bool) -> None:
+    module = Several()  # in training mode: engines switch dropout off
+    x, mask = torch.randn(2, 3, 8), torch.tensor([[1, 1, 0], [1, 0, 0]]) if masked else None
+    arguments = (x, mask, torch.ones(2, dtype=torch.int64), 2.0)
+    logits, total = make().prepare(module, arguments)(*arguments)  # type: ignore[misc]
+    expected = EagerEngine().prepare(module, arguments)(*arguments)
+    torch.testing.assert_close(logits, expected["logits"])  # type: ignore[index]
+    torch.testing.assert_close(total, expected["others"][0])  # type: ignore[index]
+    assert not torch.allclose(logits, expected["logits"] / 2)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("make", ENGINES)
+def test_functions_are_prepared_too(make: Callable[..., Engine]) -> None:
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(make().prepare(lambda value: value.relu() + 1, (x,))(x), x.relu() + 1)
+
+
+def files(folder: Path, x: torch.Tensor) -> dict[str, LoadedModel]:
+    """Export one module to files of all kinds, and load each of them; `x` is among the samples."""
+    onnx = export_onnx(BUILDS["ffn"](64), {"x": x}, folder / "model.onnx", output_names=["y"])
+    xml = convert_openvino(onnx, folder / "model.xml")
+    samples = [{"x": x}, [inputs()]]
+    return {
+        "onnx": load_onnx(onnx, threads=1),
+        "dynamic": load_onnx(quantize_onnx(onnx, folder / "dynamic.onnx"), threads=1),
+        "static": load_onnx(quantize_onnx_static(onnx, folder / "static.onnx", samples), threads=1),
+        "openvino": load_openvino(xml, threads=1),
+        "onnx in openvino": load_openvino(onnx, threads=1),
+        "nncf": load_openvino(quantize_openvino(xml, folder / "int8.xml", samples), threads=1),
+        "nncf of onnx": load_openvino(quantize_openvino(onnx, folder / "int8b.xml", samples), threads=1),
+    }
+
+
+def test_files_are_called_by_position_and_by_name(tmp_path: Path) -> None:
+    x = inputs()
+    models = files(tmp_path, x)
+    expected = models["onnx"](x)[0]
+    for name, model in models.items():
+        assert (model.inputs, model.outputs, model.threads) == (("x",), ("y",), 1), name
+        first = model(x.numpy())[0]
+        tolerance = FLOAT_TOLERANCE if name in ("onnx", "openvino", "onnx in openvino") else INT8_TOLERANCE
+        assert np.abs(first - expected).max() < tolerance, name
+        kept = first.copy()
+        np.testing.assert_array_equal(model.run({"x": x})["y"], kept)
+        model(x + 1)
+        np.testing.assert_array_equal(first, kept)  # outputs are the caller's own
+        with pytest.raises(OptionError, match="the model has 1 inputs, and 2 were given; give x"):
+            model(x, x)
+        with pytest.raises(OptionError, match="the model has no input 'z'; its inputs are x"):
+            model.run({"z": x})
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("model.onnx", "dynamic.onnx", "static.onnx", "model.xml", "model.bin"),
+        *("int8.xml", "int8.bin", "int8b.xml", "int8b.bin"),
+    }
+    assert (tmp_path / "model.bin").stat().st_size > 4 * 2 * 32 * 64  # not compressed to fp16
+
+
+def test_every_kind_of_matrix_product_is_quantised(tmp_path: Path) -> None:
+    """Gemm (2-D inputs) as well as MatMul; the product of two activations stays as it is."""
+    import onnx
+
+    class Module(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(16, 24), torch.nn.Linear(24, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            flat = self.second(self.first(x[:, 0]))
+            return self.second(self.first(x)) @ flat[:, :, None]
+
+    x = torch.randn(2, 4, 16)
+    source = export_onnx(Module(), x, tmp_path / "model.onnx")
+    for name, path in {
+        "dynamic": quantize_onnx(source, tmp_path / "dynamic.onnx"),
+        "static": quantize_onnx_static(source, tmp_path / "static.onnx", [[x]]),
+    }.items():
+        model = onnx.load(path)
+        weights = {value.name: value for value in model.graph.initializer}
+        large = [value for value in weights.values() if np.prod(value.dims) >= 16 * 24]
+        assert large
+        assert {value.data_type for value in large} == {onnx.TensorProto.INT8}, name
+        kinds = [node.op_type for node in model.graph.node]
+        products = kinds.count("MatMulInteger") if name == "dynamic" else kinds.count("MatMul")
+        assert products == (4 if name == "dynamic" else 5) - kinds.count("Gemm"), name
+        if name == "dynamic":
+            assert kinds.count("MatMul") == 1
+
+
+def test_one_thread_is_the_calling_thread() -> None:
+    """So that CPU time is that of the work; both clocks are compared over the same calls."""
+    x = torch.randn(8, 64, 256)
+    module = transformer_ffn(256)(1024)
+    for engine in (OnnxRuntimeEngine(threads=1), OpenVinoEngine(threads=1)):
+        call = engine.prepare(module, (x,))
+        call(x)
+        process, thread = time.process_time(), time.thread_time()
+        for _ in range(20):
+            call(x)
+        process, thread = time.process_time() - process, time.thread_time() - thread
+        assert thread > 0.9 * process, engine.name
+
+
+def test_idle_threads_do_not_spin() -> None:
+    x = torch.randn(4, 64, 128)
+    for engine in (OnnxRuntimeEngine(threads=2), OpenVinoEngine(threads=2)):
+        call = engine.prepare(transformer_ffn(128)(256), (x,))
+        call(x)
+        time.sleep(0.05)
+        start = time.process_time()
+        time.sleep(0.3)
+        assert time.process_time() - start < 0.1, engine.name
+
+
+def test_threads_of_a_comparison_are_the_same() -> None:
+    x = inputs()
+    module = BUILDS["ffn"](16).eval()
+    one, two = (OnnxRuntimeEngine(threads=threads).prepare(module, (x,)) for threads in (1, 2))
+    result = compare({"eager": module, "onnxruntime": one}, x, threads=1, max_seconds=0.05)
+    assert result.ratio("onnxruntime").value > 0
+    with pytest.raises(OptionError, match="two was loaded with 2 threads, and the measurement uses 1"):
+        compare({"eager": module, "two": two}, x, threads=1)
+    with pytest.raises(OptionError, match="the callable was loaded with 2 threads"):
+        measure(two, x, threads=1)
+    with pytest.raises(OptionError, match="the engine has 2 threads, and the measurement 1"):
+        profile_families(
+            {"ffn": Family(BUILDS["ffn"], [4], x)}, engine=OnnxRuntimeEngine(threads=2), threads=1
+        )
+    for bad in (0, -1, 100_000, 2.0):
+        with pytest.raises(OptionError, match=r"threads is .*; use an integer from 1 to \d+"):
+            OnnxRuntimeEngine(threads=bad)  # type: ignore[arg-type]
+        with pytest.raises(OptionError, match="threads is "):
+            compare({"eager": module, "one": one}, x, threads=bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
+def test_profiles_are_measured_in_the_engine_with_the_threads_of_the_measurement(name: str) -> None:
+    seen = []
+
+    class Spy:
+        def __init__(self, engine: Engine) -> None:
+            self.name, self.versions, self._engine = engine.name, engine.versions, engine
+
+        def prepare(
+            self, module: Callable[..., object], example: tuple[object, ...]
+        ) -> Callable[..., object]:
+            call = self._engine.prepare(module, example)
+            seen.append(call.threads)  # type: ignore[attr-defined]
+            return call
+
+    engine = Spy(resolve_engine(name, "int8"))  # type: ignore[arg-type]
+    before = torch.get_num_threads()
+    curves = profile_families(
+        {"ffn": Family(BUILDS["ffn"], [64, 0], inputs())}, engine=engine, threads=2, max_seconds=0.05
+    )
+    assert curves["ffn"].seconds[0] > 0
+    assert seen == [2, 2]
+    assert torch.get_num_threads() == before
+
+
+def test_environment_records_engine_quantisation_threads_and_versions() -> None:
+    engine = OnnxRuntimeEngine(quantize="int8", threads=2)
+    environment = Environment.current(engine=engine)
+    assert (environment.engine, environment.quantization, environment.threads) == ("onnxruntime", "int8", 2)
+    assert set(environment.versions) == {"python", "torch", "onnx", "onnxruntime"}
+    assert ", 2 threads, float32, onnxruntime int8, wall clock, " in str(environment)
+    assert Environment.from_dict(environment.to_dict()) == environment
+    plain = Environment.current(engine="onnxruntime", threads=2)
+    assert [difference.what for difference in plain.differences(environment)] == ["quantization"]
+    old = {name: value for name, value in plain.to_dict().items() if name != "quantization"}
+    assert Environment.from_dict(old) == plain  # a table of version 0.1
+    versions = Environment.current(engine=OpenVinoEngine("int8")).versions
+    assert set(versions) == {"python", "torch", "openvino", "nncf"}
+
+
+def test_what_cannot_be_exported_is_an_engine_error(tmp_path: Path) -> None:
+    def counts(x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else -x  # depends on values
+
+    with pytest.raises(EngineError, match=r"torch.onnx.export failed: ") as caught:
+        export_onnx(counts, torch.ones(3), tmp_path / "model.onnx")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) <= 500
+    (tmp_path / "damaged.onnx").write_bytes(b"\x00\xff" * 50)
+    (tmp_path / "damaged.xml").write_text("<net")
+    for path in ("damaged.onnx", "missing.onnx"):
+        for call in (load_onnx, load_openvino):
+            with pytest.raises(EngineError):
+                call(tmp_path / path)
+        with pytest.raises(EngineError, match="cannot read"):
+            quantize_onnx(tmp_path / path, tmp_path / "out.onnx")
+    with pytest.raises(EngineError, match="OpenVINO cannot read"):
+        load_openvino(tmp_path / "damaged.xml")
+    with pytest.raises(EngineError, match="needs inputs with at least one tensor"):
+        OnnxRuntimeEngine().prepare(torch.nn.Identity(), (3,))
+    with pytest.raises(EngineError, match="does not run bfloat16 here; use float32"):
+        OpenVinoEngine().prepare(torch.nn.Identity(), (torch.ones(3, dtype=torch.bfloat16),))
+    with pytest.raises(OptionError, match=r"does not end in \.xml"):
+        convert_openvino(torch.nn.Identity(), tmp_path / "model.bin", torch.ones(3))
+    good = export_onnx(torch.nn.Linear(3, 3), torch.ones(2, 3), tmp_path / "good.onnx")
+    with pytest.raises(OptionError, match="there are no samples"):
+        quantize_onnx_static(good, tmp_path / "out.onnx", [])
+    assert {path.name for path in tmp_path.iterdir()} == {"damaged.onnx", "damaged.xml", "good.onnx"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "hidden"),
+    [("onnxruntime", "onnxscript"), ("onnxruntime", "onnxruntime"), ("openvino", "nncf")],
+)
+def test_missing_packages_are_named_with_the_pip_command(
+    engine: str, hidden: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from latency_profiler import _extras
+
+    found = _extras.find_spec
+    monkeypatch.setattr(_extras, "find_spec", lambda name: None if name == hidden else found(name))
+    with pytest.raises(MissingExtra) as caught:
+        resolve_engine(engine)  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        f"the engine {engine} needs {hidden}; run: pip install 'latency-profiler[{engine}]'"
+    )
+    assert caught.value.exit_code == 7
+
+
+def test_only_exporting_engines_quantise() -> None:
+    with pytest.raises(OptionError, match="the engine eager does not quantise; use onnxruntime or openvino"):
+        resolve_engine("eager", "int8")
+    with pytest.raises(OptionError, match="quantize is 'int4'; use 'int8' or None"):
+        OnnxRuntimeEngine(quantize="int4")
+
+
+QUIET = """
+import logging, os, torch, warnings
+warnings.simplefilter("error")
+from latency_profiler import OnnxRuntimeEngine, OpenVinoEngine
+x = torch.randn(2, 3, 8)
+for make in (OnnxRuntimeEngine, OpenVinoEngine):
+    make(quantize="int8", threads=1).prepare(torch.nn.Linear(8, 8), (x,))(x)
+assert logging.root.handlers == [] and logging.root.manager.disable == 0
+assert "CI" not in os.environ
+"""
+
+
+def test_engines_print_nothing_and_leave_no_traces(tmp_path: Path) -> None:
+    """No progress bars, no advice, no client id of OpenVINO's usage reports, no changed logging."""
+    home = {"HOME": str(tmp_path), "CI": ""}
+    environment = {**os.environ, **home}
+    del environment["CI"]
+    done = subprocess.run(
+        [sys.executable, "-c", QUIET],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert list(tmp_path.iterdir()) == []
