@@ -142,6 +142,7 @@ def test_files_are_called_by_position_and_by_name(tmp_path: Path) -> None:
     expected = models["onnx"](x)[0]
     for name, model in models.items():
         assert (model.inputs, model.outputs, model.threads) == (("x",), ("y",), 1), name
+        assert model.input_shapes == {"x": tuple(x.shape)}, name
         first = model(x.numpy())[0]
         tolerance = FLOAT_TOLERANCE if name in ("onnx", "openvino", "onnx in openvino") else INT8_TOLERANCE
         assert np.abs(first - expected).max() < tolerance, name

@@ -22,12 +22,20 @@ class LoadedModel(ABC):
         engine: Name of the engine.
         inputs: Names of the inputs.
         outputs: Names of the outputs.
+        input_shapes: Shape of each input by name; None where a dimension may have any size.
         threads: Number of threads that compute; one thread is the calling one.
     """
 
-    def __init__(self, engine: str, inputs: Sequence[str], outputs: Sequence[str], threads: int) -> None:
+    def __init__(
+        self,
+        engine: str,
+        input_shapes: Mapping[str, Sequence[int | None]],
+        outputs: Sequence[str],
+        threads: int,
+    ) -> None:
         self.engine = engine
-        self.inputs = tuple(inputs)
+        self.inputs = tuple(input_shapes)
+        self.input_shapes = {name: tuple(shape) for name, shape in input_shapes.items()}
         self.outputs = tuple(outputs)
         self.threads = threads
 

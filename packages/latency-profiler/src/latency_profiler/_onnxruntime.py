@@ -20,8 +20,11 @@ class OnnxModel(LoadedModel):
     """ONNX file in ONNX Runtime, on the CPU; made by `load_onnx`."""
 
     def __init__(self, session: Any, threads: int) -> None:
-        inputs = [value.name for value in session.get_inputs()]
-        super().__init__("onnxruntime", inputs, [value.name for value in session.get_outputs()], threads)
+        shapes = {
+            value.name: [size if isinstance(size, int) else None for size in value.shape]
+            for value in session.get_inputs()
+        }
+        super().__init__("onnxruntime", shapes, [value.name for value in session.get_outputs()], threads)
         self._session = session
 
     def _infer(self, arrays: list[Array]) -> list[Array]:

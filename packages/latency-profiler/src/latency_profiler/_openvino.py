@@ -25,11 +25,14 @@ class OpenVinoModel(LoadedModel):
     """
 
     def __init__(self, compiled: Any, threads: int, *, share_outputs: bool = False) -> None:
-        inputs = [port.any_name for port in compiled.inputs]
+        shapes = {
+            port.any_name: [None if size.is_dynamic else size.get_length() for size in port.partial_shape]
+            for port in compiled.inputs
+        }
         outputs = [
             next(iter(sorted(port.names)), f"output_{index}") for index, port in enumerate(compiled.outputs)
         ]
-        super().__init__("openvino", inputs, outputs, threads)
+        super().__init__("openvino", shapes, outputs, threads)
         self._request = compiled.create_infer_request()
         self._share_outputs = share_outputs
 
