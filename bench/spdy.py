@@ -4,6 +4,7 @@ python bench/spdy.py            # all tables
 python bench/spdy.py solve      # the solvers only
 python bench/spdy.py search --seeds 5 --first 100
 python bench/spdy.py methods    # the other search methods
+python bench/spdy.py tail       # the slowest of many random problems
 python bench/spdy.py threads    # CPU time on a busy machine, with and without OMP_NUM_THREADS
 """
 
@@ -18,6 +19,7 @@ import numpy as np
 from harness import announce, cpu_seconds, print_table
 from numpy.typing import NDArray
 from spdy_search import Problem, search, solve, solve_batch
+from spdy_tail import bench_tail
 from spdy_threads import bench_threads
 
 BUCKETS = 10_000
@@ -231,7 +233,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "part", nargs="?", choices=["solve", "search", "methods", "threads"], help="a single table"
+        "part", nargs="?", choices=["solve", "search", "methods", "tail", "threads"], help="a single table"
     )
     parser.add_argument("--seeds", type=int, default=3, help="random problems per row (3)")
     parser.add_argument("--first", type=int, default=0, help="first seed of the searches (0)")
@@ -244,6 +246,8 @@ def main() -> None:
         bench_search(seeds)
     if arguments.part in (None, "methods"):
         bench_methods(seeds)
+    if arguments.part in (None, "tail"):
+        bench_tail()
     if arguments.part in (None, "threads"):
         bench_threads(arguments.seeds)
 

@@ -6,7 +6,7 @@ from ._evaluation import Evaluation, Progress
 from ._fit import FitResult, FitRound, fit_budget
 from ._problem import InfeasibleBudget, Problem
 from ._search import SearchResult, search
-from ._solve import solve, solve_batch
+from ._solve import Solution, solve, solve_batch, solve_bounded
 
 __version__ = version("spdy-search")
 
@@ -18,8 +18,10 @@ __all__ = [
     "Problem",
     "Progress",
     "SearchResult",
+    "Solution",
     "fit_budget",
     "search",
     "solve",
     "solve_batch",
+    "solve_bounded",
 ]

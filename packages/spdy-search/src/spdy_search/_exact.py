@@ -1,15 +1,25 @@
-"""The optimum under one budget: a dynamic program over partial assignments, pruned by a Lagrangian bound.
+"""The optimum under one budget, or a solution with a proven gap: the core of the problem first.
 
-A rung is a useful level of a module (see `_ladder`). A state is a choice of rungs for some modules, with its
-cost on the integer grid and its weighted prior. A state is dropped if another state has no larger cost and no
-larger prior, or if the bound shows that it cannot be part of a solution better than the one that `relax`
-found.
+Let λ be the price of cost. A module contributes at least its floor, the minimum over its rungs of
+prior + λ·cost, so the sum of the floors minus λ·capacity is a lower bound on the optimum. The excess of a
+rung is what it adds to its module's floor. For every assignment
 
-The bound works as follows. Let λ be the price of cost. A module contributes at least its floor, the minimum
-over its rungs of prior + λ·cost, so the sum of the floors minus λ·capacity is a lower bound on the optimum. A
-rung of the optimum exceeds its module's floor by at most the gap between this bound and the known solution.
-Usually, only some modules then have more than one rung left. These modules are split into two halves, each
-with its own states, and the best pair of states is found by bisection.
+    prior = lower bound + excess + λ·unused capacity,
+
+so an assignment whose prior exceeds the bound by at most g uses only rungs with an excess of at most g.
+These rungs are the core for g. The core is solved by a dynamic program (see `_states`): the modules with more
+than one rung in it are split into two halves, each with its own states, and the best pair of states is found
+by bisection. If the best prior is within g of the bound, it is the optimum. Otherwise the optimum is more
+than g above the bound, and g grows.
+
+The solution that `relax` finds is usually several times as far above the bound as the optimum. Starting with
+its gap as g takes up to thousands of times as long, since the number of states grows exponentially.
+
+If the effort is used up before that, a few passes with the gap of the best solution as g improve it further.
+They keep only some of the states, so that they prove nothing.
+
+The price is that of the linear relaxation, where the bound is highest. Effort is counted in states and not in
+seconds, so that the result does not depend on the machine.
 """
 
 from typing import NamedTuple
@@ -19,144 +29,143 @@ from numpy.typing import NDArray
 
 from ._grid import OUT_OF_REACH
 from ._ladder import Ladder
-from ._relax import EDGE, Relaxed, relax
+from ._relax import EDGE, relax
+from ._states import Rungs, undominated_states
 
 ROUNDING = 1e-12  # relative rounding error by which the gap is widened
-MOST_STATES = 50_000
+FIRST_RUNGS = 16  # rungs of the first core beyond one for each module
+SMALLEST_CORE = 1e-3  # first g, relative to the gap of the known solution, at least
+GROWTH = 1.5  # of g between two cores
+LAST_PASSES = 4  # incomplete ones, which only improve the solution; they have half of the effort
+ENOUGH_PROGRESS = 0.8  # largest ratio of the gaps after and before a pass for another one to follow
 
 
-class _Choices(NamedTuple):
-    """The rungs that can be part of a solution better than the known one.
-
-    Attributes:
-        units: int64 (modules, W), cost on the integer grid.
-        prior: float64 (modules, W), weighted prior.
-        excess: float64 (modules, W), prior + λ·cost above the module's floor.
-        gap: Largest total excess of a better solution.
-        open: bool (modules, W), rungs whose excess is within the gap.
-    """
-
-    units: NDArray[np.int64]
-    prior: NDArray[np.float64]
-    excess: NDArray[np.float64]
-    gap: float
-    open: NDArray[np.bool_]
-
-
-class _Extension(NamedTuple):
-    """Origin of states: each extends an earlier state by a rung of one more module.
+class LadderSolution(NamedTuple):
+    """A solution of a ladder.
 
     Attributes:
-        module: The added module.
-        rungs: int64 (open rungs,), its open rungs.
-        origin: int64 (states,), (index in `rungs`)·(earlier states) + (index of the earlier state).
-        earlier_states: Number of earlier states.
+        rung: int64 (modules,), columns of the ladder.
+        bound: Lower bound on the optimum of Σ weight·prior, in units of the ladder.
+        exact: Whether the solution is optimal.
     """
 
-    module: int
-    rungs: NDArray[np.int64]
-    origin: NDArray[np.int64]
-    earlier_states: int
+    rung: NDArray[np.int64]
+    bound: float
+    exact: bool
 
 
-class _States(NamedTuple):
-    """Undominated choices for some modules, from cheap to expensive.
+class _Best:
+    """The best assignment so far, and how far its prior is above the lower bound."""
 
-    Attributes:
-        units: int64 (states,), total cost on the integer grid, rising.
-        prior: float64 (states,), total weighted prior, falling.
-        extensions: One per module, from which the rungs of a state are recovered.
-    """
+    def __init__(self, prior: NDArray[np.float64], bound: float, price: float) -> None:
+        self._prior, self._bound, self._price = prior, bound, price
+        self.prior = np.inf
+        self.gap = np.inf
 
-    units: NDArray[np.int64]
-    prior: NDArray[np.float64]
-    extensions: list[_Extension]
+    def offer(self, rung: NDArray[np.int64]) -> None:
+        """Keep `rung` (modules,) if it is better."""
+        prior = float(self._prior[np.arange(len(rung)), rung].sum())
+        if prior < self.prior:
+            self.rung, self.prior = rung, prior
+            self.gap = max(prior - self._bound, 0.0) + self.rounding
 
-    def rungs(self, state: int) -> dict[int, int]:
-        """The rung of each module in a state."""
-        chosen = {}
-        for module, rungs, origin, earlier_states in reversed(self.extensions):
-            place, state = divmod(int(origin[state]), earlier_states)
-            chosen[module] = int(rungs[place])
-        return chosen
+    @property
+    def rounding(self) -> float:
+        """Largest rounding error of a sum of priors and priced costs."""
+        return ROUNDING * (self.prior + self._price)
 
 
-def solve_ladder(ladder: Ladder, weights: NDArray[np.float64]) -> NDArray[np.int64]:
+def solve_ladder(ladder: Ladder, weights: NDArray[np.float64], effort: int) -> LadderSolution:
     """Minimise Σ weight·prior subject to Σ units ≤ capacity.
 
     Args:
         ladder: The problem; its capacity must be within reach.
         weights: float64 (modules,), scaled so that the widest weighted range of priors is 1.
-
-    Returns:
-        Columns of the ladder, int64 (modules,).
+        effort: Number of states that may be made.
     """
-    modules = np.arange(len(weights))
-    known = _known_solution(ladder, weights)
-    rung = known.rung[:, 0]
-    choices = _open_choices(ladder, weights, rung, float(known.multiplier[0]))
-    counts = choices.open.sum(axis=1)
-    settled = counts == 1  # the known rung is always open, so here it is the only one
-    unsettled = sorted(modules[~settled].tolist(), key=counts.__getitem__)
-    room = ladder.capacity - int(ladder.units[modules, rung][settled].sum())
-    left, right = (_undominated_states(choices, half, room) for half in (unsettled[::2], unsettled[1::2]))
-
-    partner = np.searchsorted(right.units, room - left.units, side="right") - 1
-    total = np.where(partner >= 0, left.prior + right.prior[partner], np.inf)
-    pair = int(total.argmin())
-    if not total[pair] < choices.prior[modules, rung][~settled].sum():
-        return rung
-    best = rung.copy()
-    for module, column in (left.rungs(pair) | right.rungs(int(partner[pair]))).items():
-        best[module] = column
-    return best
-
-
-def _known_solution(ladder: Ladder, weights: NDArray[np.float64]) -> Relaxed:
-    """The solution of `relax`; if it exceeds the capacity, one that is certain not to."""
-    modules = np.arange(len(weights))
-    solution = relax(ladder, weights[None], good_enough=0.0)
-    if sum(ladder.units[modules, solution.rung[:, 0]].tolist()) > ladder.capacity:
-        return relax(ladder, weights[None], limit=1 - EDGE, good_enough=0.0)
-    return solution
-
-
-def _open_choices(
-    ladder: Ladder, weights: NDArray[np.float64], rung: NDArray[np.int64], price: float
-) -> _Choices:
-    """The rungs that a solution better than `rung` (modules,) can use, by the bound at `price`."""
     prior = ladder.prior * weights[:, None]
+    price = _relaxed_price(ladder, prior)
     priced = prior + price * ladder.cost
     priced[ladder.cost == OUT_OF_REACH] = np.inf
     floors = priced.min(axis=1)
-    known = float(prior[np.arange(len(rung)), rung].sum())
-    gap = max(known - (float(floors.sum()) - price), 0.0) + ROUNDING * (known + price)
+    bound = float(floors.sum()) - price
     excess = priced - floors[:, None]
-    return _Choices(ladder.units, prior, excess, gap, excess <= gap)
+    best = _Best(prior, bound, price)
+    best.offer(_known_rungs(ladder, weights))
+    rungs = Rungs(ladder.units, prior, excess)
+    core, proven, left = _first_core(excess, best.gap), 0.0, effort // 2
+    while True:
+        core = min(core, best.gap)
+        complete, used = _solve_core(rungs, core, ladder.capacity, left, best)
+        if not complete:
+            break
+        if best.gap <= core:
+            return LadderSolution(best.rung, best.prior, True)
+        proven = max(core - best.rounding, 0.0)
+        core *= GROWTH
+        left -= used
+    for _ in range(LAST_PASSES):
+        before = best.gap
+        _solve_core(rungs, best.gap, ladder.capacity, effort // (2 * LAST_PASSES), best)
+        if best.gap > ENOUGH_PROGRESS * before:
+            break
+    # A solution without any gap is optimal, however it was found.
+    return LadderSolution(best.rung, bound + proven, best.gap <= best.rounding)
 
 
-def _undominated_states(choices: _Choices, modules: list[int], room: int) -> _States:
-    """The undominated states of `modules` with cost at most `room` and an excess within the gap.
+def _relaxed_price(ladder: Ladder, prior: NDArray[np.float64]) -> float:
+    """The price of cost in the linear relaxation: prior saved per cost by the first hull step over budget."""
+    inner = np.ones(len(ladder.hull_rung), dtype=bool)
+    inner[ladder.hull_start] = False  # the cheapest rungs are free
+    saved = -np.diff(prior[ladder.hull_module, ladder.hull_rung], prepend=0.0)[inner]
+    cost = ladder.hull_cost[inner]
+    slope = saved / cost
+    order = np.argsort(-slope, kind="stable")
+    last = int(np.searchsorted(np.cumsum(cost[order]), 1.0, side="right"))
+    return float(slope[order[last]]) if last < len(order) else 0.0
 
-    More than MOST_STATES arise only where prior and cost are in the same proportion for all rungs of all
-    modules. Nearly every total cost can then be reached, and a sample of the states, spread evenly, contains
-    a pair within 1e-9 of the bound.
+
+def _known_rungs(ladder: Ladder, weights: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The solution of `relax`; if it exceeds the capacity, one that is certain not to."""
+    modules = np.arange(len(weights))
+    rung = relax(ladder, weights[None], good_enough=0.0).rung[:, 0]
+    if sum(ladder.units[modules, rung].tolist()) > ladder.capacity:
+        rung = relax(ladder, weights[None], limit=1 - EDGE, good_enough=0.0).rung[:, 0]
+    return rung
+
+
+def _first_core(excess: NDArray[np.float64], gap: float) -> float:
+    """A first g, with FIRST_RUNGS rungs in its core beyond one for each module, if that is not too small."""
+    count = len(excess) + FIRST_RUNGS
+    within = np.sort(excess[excess <= gap])
+    return max(float(within[count]), SMALLEST_CORE * gap) if count < len(within) else gap
+
+
+def _solve_core(rungs: Rungs, core: float, capacity: int, effort: int, best: _Best) -> tuple[bool, int]:
+    """Offer `best` the best assignment of the rungs with an excess of at most `core`.
+
+    Returns:
+        Whether no assignment with a smaller prior and an excess of at most `core` was left out, and the
+        effort used.
     """
-    units, prior, excess = np.zeros(1, dtype=np.int64), np.zeros(1), np.zeros(1)
-    extensions = []
-    for module in modules:
-        rungs = np.flatnonzero(choices.open[module])
-        earlier_states = len(units)
-        excess = (choices.excess[module, rungs][:, None] + excess).ravel()
-        units = (choices.units[module, rungs][:, None] + units).ravel()
-        origin = np.flatnonzero((excess <= choices.gap) & (units <= room))
-        origin = origin[units[origin].argsort()]
-        prior = (choices.prior[module, rungs][:, None] + prior).ravel()[origin]
-        undominated = np.concatenate([[True], prior[1:] < np.minimum.accumulate(prior)[:-1]])
-        kept = np.flatnonzero(undominated)
-        if len(kept) > MOST_STATES:
-            kept = kept[np.linspace(0, len(kept) - 1, MOST_STATES).astype(np.int64)]
-        origin, prior = origin[kept], prior[kept]
-        units, excess = units[origin], excess[origin]
-        extensions.append(_Extension(module, rungs, origin, earlier_states))
-    return _States(units, prior, extensions)
+    is_open = rungs.excess <= core
+    counts = is_open.sum(axis=1)
+    rung = rungs.excess.argmin(axis=1)  # of a module with a single open rung, that rung
+    modules = np.arange(len(rung))
+    settled = counts == 1
+    unsettled = sorted(modules[~settled].tolist(), key=counts.__getitem__)
+    room = capacity - sum(rungs.units[modules, rung][settled].tolist())
+    if room < 0:
+        return True, 0
+    left = undominated_states(rungs, unsettled[::2], core, room, effort // 2)
+    right = undominated_states(rungs, unsettled[1::2], core, room, effort // 2)
+    complete, used = left.complete and right.complete, left.effort + right.effort
+    if len(left.units) and len(right.units):
+        partner = np.searchsorted(right.units, room - left.units, side="right") - 1
+        total = np.where(partner >= 0, left.prior + right.prior[partner], np.inf)
+        pair = int(total.argmin())
+        if partner[pair] >= 0:
+            for module, column in (left.rungs(pair) | right.rungs(int(partner[pair]))).items():
+                rung[module] = column
+            best.offer(rung)
+    return complete, used

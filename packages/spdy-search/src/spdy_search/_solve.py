@@ -1,25 +1,56 @@
-"""`solve` and `solve_batch`, for one budget or several."""
+"""`solve`, `solve_bounded` and `solve_batch`, for one budget or several."""
+
+import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ._brief import brief_levels
 from ._exact import solve_ladder
+from ._integer import solve_several
 from ._problem import Levels, Problem
 from ._relax import EDGE, relax, row_starts
-from ._several import relax_several, solve_several
-from ._threads import one_blas_thread
+from ._several import relax_several
 
 SMALLEST_RANGE = 1e-30  # of weighted priors; `_relax` sorts in float32, where values below 1e-38 vanish
+EFFORT = 6_000_000  # partial assignments
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Result of `solve_bounded`.
+
+    Attributes:
+        levels: int64 (modules,), an assignment within budget.
+        prior: Its Σ weight·prior.
+        bound: Proven lower bound on Σ weight·prior of every assignment within budget, up to rounding errors.
+        exact: Whether the levels are proven to be optimal; the bound then equals the prior.
+    """
+
+    levels: Levels
+    prior: float
+    bound: float
+    exact: bool
+
+    @property
+    def gap(self) -> float:
+        """Largest share of its prior by which the solution can be above the optimum."""
+        if self.exact or self.prior <= self.bound:
+            return 0.0
+        return (self.prior - self.bound) / abs(self.prior) if self.prior else math.inf
+
+    def __repr__(self) -> str:
+        how = "exact" if self.exact else f"gap={self.gap:.2g}"
+        return f"Solution(levels={brief_levels(self.levels)}, prior={self.prior:.6g}, {how})"
 
 
 def solve(problem: Problem, weights: ArrayLike | None = None) -> Levels:
     """Find the assignment within budget with the smallest Σ weight·prior.
 
-    One budget is solved by a dynamic program: 48 modules of 45 levels take milliseconds. Several budgets are
-    solved by `scipy.optimize.milp`, whose solution is checked with `math.fsum`.
-
-    The solution is exact, apart from two corner cases. If priors are in proportion to costs, it may be above
-    the optimum by about 1e-9. With several budgets, assignments within 1e-9 of a budget may be missed.
+    These are the levels of `solve_bounded`, which also says whether they are proven to be optimal. They are,
+    unless priors are in proportion to costs or nearly so, or there are several budgets and hundreds of
+    modules.
 
     Args:
         problem: The problem to solve.
@@ -37,19 +68,67 @@ def solve(problem: Problem, weights: ArrayLike | None = None) -> Levels:
         >>> solve(problem).tolist()
         [0, 1]
     """
-    scaled = _scaled(problem, problem.checked_weights(weights)[None])[0]
+    return solve_bounded(problem, weights).levels
+
+
+def solve_bounded(problem: Problem, weights: ArrayLike | None = None, *, effort: int = EFFORT) -> Solution:
+    """Find the best assignment within budget that a bounded effort allows, and prove how good it is.
+
+    One budget is solved by a dynamic program: 96 modules of 45 levels take milliseconds. Several budgets are
+    solved by `scipy.optimize.milp`, whose solution is checked with `math.fsum`. With several budgets,
+    assignments within 1e-9 of a budget may be missed.
+
+    Args:
+        problem: The problem to solve.
+        weights: (modules,), at least 0: factors on the modules' priors. None means all ones.
+        effort: Number of partial assignments to look at, at least 1. The same effort gives the same solution
+            on every machine. The default takes about half a second where the solution is not exact.
+
+    Raises:
+        InfeasibleBudget: If no assignment is within budget.
+        ValueError: If the weights do not fit the problem, or the effort is below 1.
+
+    Example:
+        >>> problem = Problem(costs=[[3, 1], [5, 4, 1]], priors=[[0, 2], [0, 1, 6]], budget=7)
+        >>> solve_bounded(problem)
+        Solution(levels=[0, 1], prior=1, exact)
+    """
+    if effort < 1:
+        raise ValueError(f"effort must be at least 1; got {effort}")
+    factors = problem.checked_weights(weights)
+    scaled = _scaled(problem, factors[None])[0]
     problem.require_reachable()
     if len(problem.names) > 1:
-        return solve_several(problem, scaled)
-    rung = solve_ladder(problem.ladder, scaled)
-    levels = problem.ladder.level[np.arange(problem.modules), rung]
-    if problem.fits(levels):
-        return levels
-    # The grid rounds costs down, so a sum can exceed the budget by less than one grid unit per module.
-    # Reduce the capacity by as much.
-    (grid,) = problem.grids.values()
-    inside = problem.ladder._replace(capacity=grid.capacity - problem.modules)
-    return problem.ladder.level[np.arange(problem.modules), solve_ladder(inside, scaled)]
+        levels, above, exact = solve_several(problem, scaled, effort)
+    else:
+        levels, above, exact = _solve_one(problem, scaled, effort)
+    prior = problem.prior(levels, factors)
+    return Solution(levels, prior, prior if exact else prior - above * _unit(problem, factors, scaled), exact)
+
+
+def _solve_one(problem: Problem, scaled: NDArray[np.float64], effort: int) -> tuple[Levels, float, bool]:
+    """Solve a problem with one budget.
+
+    Returns:
+        The levels, how far their scaled prior is above its lower bound, and whether they are optimal.
+    """
+    ladder, modules = problem.ladder, np.arange(problem.modules)
+    found = solve_ladder(ladder, scaled, effort)
+    bound, exact = found.bound, found.exact
+    if not problem.fits(ladder.level[modules, found.rung]):
+        # The grid rounds costs down, so a sum can exceed the budget by less than one grid unit per module.
+        # Reduce the capacity by as much. The bound stays valid; the optimum is no longer certain.
+        (grid,) = problem.grids.values()
+        inside = ladder._replace(capacity=grid.capacity - problem.modules)
+        found, exact = solve_ladder(inside, scaled, effort), False
+    above = float((scaled * ladder.prior[modules, found.rung]).sum()) - bound
+    return ladder.level[modules, found.rung], max(above, 0.0), exact
+
+
+def _unit(problem: Problem, weights: NDArray[np.float64], scaled: NDArray[np.float64]) -> float:
+    """The weighted prior that is 1 in the units of the solvers."""
+    heaviest = int((scaled * problem.prior_ranges).argmax())
+    return problem.prior_scale * float(weights[heaviest] / scaled[heaviest]) if scaled[heaviest] else 0.0
 
 
 def solve_batch(problem: Problem, weights: ArrayLike) -> Levels:
@@ -73,14 +152,24 @@ def solve_batch(problem: Problem, weights: ArrayLike) -> Levels:
     scaled = _scaled(problem, weights)
     problem.require_reachable()
     if len(problem.names) > 1:
-        with one_blas_thread():
-            return relax_several(problem, scaled)
+        return _batch_of_several(problem, scaled)
     solution = relax(problem.ladder, scaled)
     levels = np.ascontiguousarray(problem.ladder.level.take(solution.rung + row_starts(problem.ladder)).T)
     # Float sums are reliable except close to the budget, where math.fsum decides.
     for row in np.flatnonzero(solution.spent > 1 - EDGE):
         if not problem.fits(levels[row]):
             levels[row] = solve(problem, weights[row])
+    return levels
+
+
+def _batch_of_several(problem: Problem, scaled: NDArray[np.float64]) -> Levels:
+    """Solve a problem with several budgets; where the relaxation finds nothing, exactly."""
+    if all(len(useful) for useful in problem.useful):
+        levels, known = relax_several(problem, scaled)
+    else:
+        levels, known = np.zeros(scaled.shape, dtype=np.int64), np.zeros(len(scaled), dtype=bool)
+    for row in np.flatnonzero(~known):
+        levels[row], _, _ = solve_several(problem, scaled[row], EFFORT)
     return levels
 
 
