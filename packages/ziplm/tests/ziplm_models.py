@@ -5,8 +5,9 @@ from collections.abc import Callable
 import torch
 import transformers
 from obs_structured import Trace, prune
-from transformers import BertConfig, GPT2Config, PreTrainedModel
+from transformers import PreTrainedModel
 from ziplm.architectures.registry import architecture_of
+from ziplm.architectures.zip_classes import zip_classes
 
 LAYERS, HIDDEN, HEADS, WIDTH, VOCABULARY, POSITIONS = 3, 16, 4, 24, 60, 64
 
@@ -43,33 +44,90 @@ PATTERNS: dict[str, list[tuple[int | None, int | None]]] = {
 }
 
 
+ENCODER_SETTINGS: dict[str, object] = {
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": POSITIONS,
+    "hidden_size": HIDDEN,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "intermediate_size": WIDTH,
+}
+# A group of a Llama is a head of keys and values with two query heads; all heads exceed the hidden size.
+LLAMA_SETTINGS = {
+    **ENCODER_SETTINGS,
+    "num_attention_heads": 2 * HEADS,
+    "num_key_value_heads": HEADS,
+    "head_dim": 4,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+SETTINGS: dict[str, dict[str, object]] = {
+    "Bert": ENCODER_SETTINGS,
+    "Electra": {**ENCODER_SETTINGS, "embedding_size": HIDDEN // 2},
+    "Roberta": {**ENCODER_SETTINGS, "pad_token_id": 1},
+    "XLMRoberta": {**ENCODER_SETTINGS, "pad_token_id": 1},
+    "Camembert": {**ENCODER_SETTINGS, "pad_token_id": 1},
+    "MPNet": ENCODER_SETTINGS,
+    "DistilBert": {
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": POSITIONS,
+        "dim": HIDDEN,
+        "n_layers": LAYERS,
+        "n_heads": HEADS,
+        "hidden_dim": WIDTH,
+    },
+    "ModernBert": {
+        **ENCODER_SETTINGS,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "cls_token_id": 1,
+        "eos_token_id": 2,
+        "sep_token_id": 2,
+        "local_attention": 4,
+    },
+    "GPT2": {
+        "vocab_size": VOCABULARY,
+        "n_positions": POSITIONS,
+        "n_embd": HIDDEN,
+        "n_layer": LAYERS,
+        "n_head": HEADS,
+        "n_inner": WIDTH,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+    },
+    "Llama": LLAMA_SETTINGS,
+    "Mistral": {**LLAMA_SETTINGS, "sliding_window": None},
+    "Qwen2": {key: value for key, value in LLAMA_SETTINGS.items() if key != "head_dim"},
+    "Qwen3": LLAMA_SETTINGS,
+}
+"""Settings of tiny models, by the prefix of their class names."""
+DECODERS = ("GPT2", "Llama", "Mistral", "Qwen2", "Qwen3")
+
+
+def prefix_of(name: str) -> str:
+    """Return the prefix of a class name that names the architecture."""
+    return max((prefix for prefix in SETTINGS if name.startswith(prefix)), key=len)
+
+
+def classes_of(prefix: str) -> list[str]:
+    """Return the names of the dense classes of an architecture that have a shrunk form."""
+    names = [name.removeprefix("Zip") for name in zip_classes()]
+    return [name for name in names if name.startswith(prefix) and prefix_of(name) == prefix]
+
+
+def attentions_of(name: str) -> list[str]:
+    """Return the attention implementations that a class has and that run on a CPU."""
+    return ["eager"] if prefix_of(name) == "MPNet" else ["eager", "sdpa"]
+
+
 def tiny_model(name: str, attention: str = "eager", **settings: object) -> PreTrainedModel:
     """Return a model of that class with weights large enough for every part to matter."""
     torch.manual_seed(0)
-    if name.startswith("GPT2"):
-        config = GPT2Config(
-            vocab_size=VOCABULARY,
-            n_positions=POSITIONS,
-            n_embd=HIDDEN,
-            n_layer=LAYERS,
-            n_head=HEADS,
-            n_inner=WIDTH,
-            bos_token_id=1,
-            eos_token_id=2,
-            pad_token_id=0,
-            **settings,
-        )
-    else:
-        config = BertConfig(
-            vocab_size=VOCABULARY,
-            max_position_embeddings=POSITIONS,
-            hidden_size=HIDDEN,
-            num_hidden_layers=LAYERS,
-            num_attention_heads=HEADS,
-            intermediate_size=WIDTH,
-            **settings,
-        )
-    model = getattr(transformers, name)._from_config(config, attn_implementation=attention)
+    model_class = getattr(transformers, name)
+    config = model_class.config_class(**{**SETTINGS[prefix_of(name)], **settings})
+    model = model_class._from_config(config, attn_implementation=attention)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.4)
@@ -89,7 +147,8 @@ def make_traces(model: PreTrainedModel) -> list[Trace | None]:
         inputs = torch.randn(4 * d, d, generator=generator) @ torch.randn(d, d, generator=generator) + 0.5
         hessian = 2 * inputs.T @ inputs / len(inputs)
         weight = architecture.weight(model, branch)
-        traces.append(prune(weight, hessian, branch.group_size, mean=inputs.mean(0)))
+        centred = architecture.bias(model, branch) is not None
+        traces.append(prune(weight, hessian, branch.group_size, mean=inputs.mean(0) if centred else None))
     return traces
 
 
@@ -104,7 +163,7 @@ def sizes_of(model: PreTrainedModel) -> dict[str, list[int]]:
     """Return the groups of each layer's attention and FFN."""
     sizes: dict[str, list[int]] = {"attention": [], "ffn": []}
     for branch in architecture_of(model).branches(model):
-        sizes[branch.kind].append(branch.groups)
+        sizes[branch.part].append(branch.groups)
     return sizes
 
 
@@ -113,7 +172,7 @@ def tokens_for(name: str) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(2)
     ids = torch.randint(3, VOCABULARY, (2, 7), generator=generator)
     mask = torch.ones_like(ids)
-    side = slice(0, 2) if name.startswith("GPT2") else slice(5, 7)
+    side = slice(0, 2) if prefix_of(name) in DECODERS else slice(5, 7)
     ids[0, side], mask[0, side] = 0, 0
     batch = {"input_ids": ids, "attention_mask": mask}
     if "MultipleChoice" in name:
@@ -134,7 +193,8 @@ def labels_for(name: str) -> dict[str, torch.Tensor]:
         "TokenClassification": lambda: {"labels": torch.ones(2, 7, dtype=torch.int64)},
         "LM": lambda: {"labels": tokens_for(name)["input_ids"]},
     }
-    return next((make() for ending, make in makers.items() if ending in name), {})
+    head = name.removeprefix(prefix_of(name))
+    return next((make() for ending, make in makers.items() if ending in head), {})
 
 
 def outputs_of(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:

@@ -14,7 +14,7 @@ from ziplm.tasks import Features, Splits, Task
 from ziplm.tasks.base import Predictions
 from ziplm.tasks.heads import Batch, Classification, Head
 from ziplm.tasks.language_model import LanguageModel
-from ziplm_models import HEADS, VOCABULARY, WIDTH, make_traces, tiny_model
+from ziplm_models import DECODERS, HEADS, VOCABULARY, WIDTH, make_traces, prefix_of, tiny_model
 
 CLASSIFIER, DECODER = "BertForSequenceClassification", "GPT2LMHeadModel"
 ARCHITECTURES = [CLASSIFIER, DECODER]
@@ -68,14 +68,14 @@ def lively_model(name: str, **settings: Any) -> PreTrainedModel:
     model = tiny_model(name, **settings)
     with torch.no_grad():
         for module in model.modules():
-            if isinstance(module, torch.nn.LayerNorm):
+            if type(module).__name__.endswith(("LayerNorm", "RMSNorm")):
                 module.weight += 1
     return model
 
 
 def task_for(name: str) -> MadeUpTask:
     """Return the task for a class of tiny models."""
-    return MadeUpTask(LanguageModel("causal") if name == DECODER else Classification())
+    return MadeUpTask(LanguageModel("causal") if prefix_of(name) in DECODERS else Classification())
 
 
 def samples(name: str, count: int, seed: int = 0) -> list[dict[str, Any]]:
@@ -85,7 +85,7 @@ def samples(name: str, count: int, seed: int = 0) -> list[dict[str, Any]]:
     for index in range(count):
         length = 3 + (5 * index + seed) % 7
         ids = torch.randint(5, VOCABULARY, (length,), generator=generator).tolist()
-        labels = ids if name == DECODER else index % 2
+        labels = ids if prefix_of(name) in DECODERS else index % 2
         made.append({"input_ids": ids, "attention_mask": [1] * length, "labels": labels})
     return made
 

@@ -41,6 +41,17 @@ def shrunk(model: PreTrainedModel, pattern: str) -> PreTrainedModel:
     return shrink(model, removed_by(model, pattern), [traces[branch.name] for branch in branches])
 
 
+def stream_before(model: PreTrainedModel, branch: Branch) -> tuple[torch.nn.Module, int]:
+    """Return the module that gets the stream before a branch as an argument, and the argument's place."""
+    layer: Any = architecture_of(model).layers(model)[branch.layer]
+    attention = branch.part == "attention"
+    if hasattr(layer, "ln_1"):
+        return (layer.ln_1 if attention else layer.ln_2), 0
+    if hasattr(layer, "input_layernorm"):
+        return (layer.input_layernorm if attention else layer.post_attention_layernorm), 0
+    return (layer.attention.output if attention else layer.output), 1  # (hidden_states, input_tensor)
+
+
 Seen = dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
 
 
@@ -62,8 +73,8 @@ def seen_by(model: PreTrainedModel, features: Sequence[Any]) -> Seen:
 
     with torch.no_grad(), ExitStack() as stack:
         for branch in branches:
-            point = architecture.stream_before(model, branch)
-            stack.enter_context(hooked(point.module, keep_stream(branch.name, point.argument), before=True))
+            module, argument = stream_before(model, branch)
+            stack.enter_context(hooked(module, keep_stream(branch.name, argument), before=True))
             stack.enter_context(hooked(architecture.output_layer(model, branch), keep(branch.name)))
         for _, batch in one_by_one(features):
             model(**batch)
@@ -89,11 +100,19 @@ def token_weights(name: str, features: Sequence[Any], branches: Sequence[Branch]
 
 
 def solved_by_hand(
-    inputs: torch.Tensor, goal: torch.Tensor, w: torch.Tensor, start: torch.Tensor, damping: float
+    inputs: torch.Tensor,
+    goal: torch.Tensor,
+    w: torch.Tensor,
+    start: torch.Tensor,
+    damping: float,
+    biased: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Solve for W and b by numpy's lstsq on rows √w (x − mean), and rows √λ for the pull towards `start`."""
+    """Solve for W and b by numpy's lstsq on rows √w (x − mean), and rows √λ for the pull towards `start`.
+
+    Without a bias, nothing is subtracted.
+    """
     share = w / w.sum()
-    mean, goal_mean = share @ inputs, share @ goal
+    mean, goal_mean = biased * (share @ inputs), biased * (share @ goal)
     x, y = share.sqrt()[:, None] * (inputs - mean), share.sqrt()[:, None] * (goal - goal_mean)
     root = (damping * x.square().sum(0).mean()).sqrt() * torch.eye(x.shape[1], dtype=torch.float64)
     rows, targets = torch.cat([x, root]), torch.cat([y, root @ start.T])
@@ -101,7 +120,7 @@ def solved_by_hand(
     return weight, goal_mean - weight @ mean
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", [*ARCHITECTURES, "LlamaForCausalLM"])
 @pytest.mark.parametrize("pattern", ["heads and columns", "first attention", "a whole layer"])
 @pytest.mark.parametrize("weighted", [True, False])
 def test_each_branch_is_solved_after_those_before_it(name: str, pattern: str, weighted: bool) -> None:
@@ -125,14 +144,16 @@ def test_each_branch_is_solved_after_those_before_it(name: str, pattern: str, we
         inputs, goal = wanted[branch.name]
         own = weights.get(branch.name)
         w = torch.ones(len(goal), dtype=torch.float64) if own is None else own.double()
-        bias = architecture.bias(fitted, branch).double()
+        bias = architecture.bias(fitted, branch)
         if not branch.groups:
-            torch.testing.assert_close(bias, w @ goal / w.sum(), rtol=1e-6, atol=1e-7)
+            if bias is not None:
+                torch.testing.assert_close(bias, w @ goal / w.sum(), rtol=1e-6, atol=1e-7)
             continue
         start = architecture.weight(small, branch).detach().double()
-        weight, expected_bias = solved_by_hand(inputs, goal, w, start, 0.01)
+        weight, expected_bias = solved_by_hand(inputs, goal, w, start, 0.01, bias is not None)
         torch.testing.assert_close(architecture.weight(fitted, branch).double(), weight, rtol=1e-6, atol=1e-7)
-        torch.testing.assert_close(bias, expected_bias, rtol=1e-6, atol=1e-7)
+        if bias is not None:
+            torch.testing.assert_close(bias, expected_bias, rtol=1e-6, atol=1e-7)
         moved.append(float((weight - start).abs().max()))
     assert max(moved) > 0.1  # control: the weights did change
 

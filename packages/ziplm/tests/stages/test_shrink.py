@@ -1,4 +1,4 @@
-"""A shrunk model computes the same as the masked one."""
+"""Shrinking: what is shared, left and refused. `test_every_architecture` compares outputs."""
 
 import copy
 import re
@@ -13,10 +13,6 @@ from ziplm.architectures.registry import architecture_of
 from ziplm.architectures.surgery import pruned_parts
 from ziplm.architectures.zip_layers import Constant
 from ziplm_models import (
-    BERT_HEADS,
-    GPT2_HEADS,
-    PATTERNS,
-    labels_for,
     make_traces,
     outputs_of,
     removed_by,
@@ -31,46 +27,6 @@ def assert_same(first: list[torch.Tensor], second: list[torch.Tensor]) -> None:
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("name", BERT_HEADS + GPT2_HEADS)
-def test_shrunk_equals_masked(name: str, attention: str, pattern: str) -> None:
-    model = tiny_model(name, attention)
-    removed, traces = removed_by(model, pattern), make_traces(model)
-    shrunk, masked = shrink(model, removed, traces), mask(model, removed, traces)
-    assert shrunk.config._attn_implementation == attention
-    assert [branch.groups for branch in architecture_of(shrunk).branches(shrunk)] == [
-        branch.groups - count
-        for branch, count in zip(architecture_of(model).branches(model), removed, strict=True)
-    ]
-    batch = tokens_for(name)
-    assert_same(outputs_of(shrunk, batch), outputs_of(masked, batch))
-    if pattern != "nothing":
-        assert (outputs_of(shrunk, batch)[0] - outputs_of(model, batch)[0]).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("name", [name for name in BERT_HEADS + GPT2_HEADS if labels_for(name)])
-def test_gradients_of_remaining_parameters_equal_those_of_the_masked_model(name: str, pattern: str) -> None:
-    model = tiny_model(name)
-    removed, traces = removed_by(model, pattern), make_traces(model)
-    shrunk, masked = copy.deepcopy(shrink(model, removed, traces)), mask(model, removed, traces)
-    batch = tokens_for(name) | labels_for(name)
-    for candidate in (shrunk, masked):
-        candidate(**batch).loss.backward()
-    expected = {key: parameter.grad for key, parameter in masked.named_parameters()}
-    architecture = architecture_of(model)
-    for key, parameter in shrunk.named_parameters():
-        if parameter.shape == expected[key].shape:
-            torch.testing.assert_close(parameter.grad, expected[key], rtol=1e-4, atol=1e-5)
-    for branch, count, trace in zip(architecture.branches(model), removed, traces, strict=True):
-        if 0 < count < branch.groups:
-            layer = architecture.output_layer(shrunk, branch)
-            full = architecture.output_layer(masked, branch)
-            got, want = architecture._out_in(layer.weight.grad), architecture._out_in(full.weight.grad)
-            torch.testing.assert_close(got, want[:, trace.columns(count)], rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("name", ["BertForSequenceClassification", "GPT2LMHeadModel"])
 def test_the_comparison_notices_a_missing_bias(name: str) -> None:
     model = tiny_model(name)
@@ -82,33 +38,6 @@ def test_the_comparison_notices_a_missing_bias(name: str) -> None:
     batch = tokens_for(name)
     with pytest.raises(AssertionError):
         assert_same(outputs_of(shrunk, batch), outputs_of(masked, batch))
-
-
-@pytest.mark.parametrize("name", ["BertForSequenceClassification", "GPT2LMHeadModel"])
-def test_the_comparison_notices_swapped_heads(name: str) -> None:
-    model = tiny_model(name)
-    removed, traces = removed_by(model, "some heads"), make_traces(model)
-    shrunk, masked = shrink(model, removed, traces), mask(model, removed, traces)
-    architecture = architecture_of(shrunk)
-    branch = architecture.branches(shrunk)[0]
-    weight = architecture.weight(shrunk, branch)
-    with torch.no_grad():
-        weight.copy_(weight.roll(branch.group_size, dims=1))
-    batch = tokens_for(name)
-    with pytest.raises(AssertionError):
-        assert_same(outputs_of(shrunk, batch), outputs_of(masked, batch))
-
-
-@pytest.mark.parametrize("name", ["BertForMaskedLM", "GPT2LMHeadModel"])
-def test_a_shrunk_model_can_be_shrunk_again(name: str) -> None:
-    model = tiny_model(name)
-    once = shrink(model, removed_by(model, "a whole layer"), make_traces(model))
-    traces = make_traces(once)
-    removed = [min(branch.groups, 2) for branch in architecture_of(once).branches(once)]
-    twice, masked = shrink(once, removed, traces), mask(once, removed, traces)
-    batch = tokens_for(name)
-    assert_same(outputs_of(twice, batch), outputs_of(masked, batch))
-    assert type(twice) is type(once)
 
 
 @pytest.mark.parametrize("name", ["BertForMaskedLM", "GPT2LMHeadModel"])

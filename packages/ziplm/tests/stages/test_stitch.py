@@ -201,8 +201,9 @@ def test_a_search_leaves_no_hooks_in_the_model() -> None:
 
 
 def test_replayed_layers_are_restored_after_an_error() -> None:
-    layers = architecture_of(MODELS[DECODER]).layers(MODELS[DECODER])
-    with pytest.raises(KeyError), replayed(layers, 2, torch.zeros(1)):
+    architecture = architecture_of(MODELS[DECODER])
+    layers = architecture.layers(MODELS[DECODER])
+    with pytest.raises(KeyError), replayed(architecture, layers, 2, torch.zeros(1)):
         raise KeyError
     assert all("forward" not in layer.__dict__ for layer in layers)
 

@@ -1,13 +1,16 @@
 """Inspecting a model: the sizes and parameters of each layer."""
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from ziplm.architectures.checkpoint import model_class_of, read_config
 from ziplm.architectures.registry import architecture_of
+from ziplm.architectures.zip_layers import ZipModel, check_sizes
 
 
 @dataclass(frozen=True)
@@ -16,7 +19,7 @@ class Inspection:
 
     Attributes:
         model_class: name of the model's class.
-        heads: attention heads of each layer.
+        heads: attention heads of each layer; with grouped queries, heads of keys and values.
         widths: FFN width of each layer.
         dense_heads: attention heads of a layer of the dense model.
         dense_width: FFN width of a layer of the dense model.
@@ -57,20 +60,32 @@ def _inspect_model(model: PreTrainedModel) -> Inspection:
     architecture = architecture_of(model)
     branches = architecture.branches(model)
     layers = architecture.layers(model)
-    hidden = architecture.bias(model, branches[0]).shape[0]
     dense_heads, dense_width = (architecture.dense_groups(model, kind) for kind in ("attention", "ffn"))
-    # Holds for BERT and GPT2: q, k, v and output; two FFN matrices; biases of all six; two norms.
-    dense_parameters = 4 * hidden * hidden + 2 * hidden * dense_width + 5 * hidden + dense_width + 4 * hidden
+    dense_layers = architecture.layers(_dense_structure(model))
     return Inspection(
         model_class=type(model).__name__,
-        heads=[branch.groups for branch in branches if branch.kind == "attention"],
-        widths=[branch.groups for branch in branches if branch.kind == "ffn"],
+        heads=[branch.groups for branch in branches if branch.part == "attention"],
+        widths=[branch.groups for branch in branches if branch.part == "ffn"],
         dense_heads=dense_heads,
         dense_width=dense_width,
-        layer_parameters=[sum(parameter.numel() for parameter in layer.parameters()) for layer in layers],
-        dense_layer_parameters=dense_parameters,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        layer_parameters=[_parameters(layer) for layer in layers],
+        dense_layer_parameters=max(map(_parameters, dense_layers)),
+        parameters=_parameters(model),
     )
+
+
+def _dense_structure(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a model of the dense sizes on the meta device, which takes no memory."""
+    config = copy.deepcopy(model.config)
+    if isinstance(model, ZipModel):
+        config.zip_heads = config.zip_widths = None
+        check_sizes(config, model.zip_declaration)
+    with torch.device("meta"):
+        return type(model)(config)
+
+
+def _parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def size_on_disk(folder: Path) -> int:

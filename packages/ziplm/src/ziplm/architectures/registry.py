@@ -1,23 +1,27 @@
 """The known architectures, found by a model's type."""
 
 from collections.abc import Callable
-from importlib import import_module
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from ziplm.architectures.base import Architecture
+from ziplm.architectures.zip_classes import MODELLING_FILES, built_in_declaration, register_other_classes
+from ziplm.architectures.zip_declaration import Declaration
 from ziplm.errors import UnsupportedModel
-
-_BUILT_IN = {"bert": "bert:BertArchitecture", "gpt2": "gpt2:GPT2Architecture"}
-"""File and class of each built-in architecture, imported when it is first needed."""
 
 _REGISTERED: dict[str, Architecture] = {}
 
 
-def register(architecture: Architecture) -> None:
-    """Make an architecture known under its model types, in place of any other one."""
+def register(declaration: Declaration) -> None:
+    """Make an architecture known under its model type, in place of any other one.
+
+    The classes of its shrunk models are those that `define_classes` has made in the module that holds the
+    declaration in its `DECLARATIONS`.
+    """
+    architecture = Architecture(declaration)
     _REGISTERED.update(dict.fromkeys(architecture.model_types, architecture))
+    register_other_classes(declaration)
 
 
 def architecture_of(model: PreTrainedModel) -> Architecture:
@@ -27,14 +31,12 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
         UnsupportedModel: if the architecture is unknown, or this particular model cannot be pruned.
     """
     model_type = model.config.model_type
-    if model_type not in _REGISTERED:
-        _load_built_in(model_type.removeprefix("zip_"))
-    if model_type not in _REGISTERED:
-        names = {*_BUILT_IN, *(name for name in _REGISTERED if not name.startswith("zip_"))}
+    architecture = _architecture(model_type)
+    if architecture is None:
+        names = {*MODELLING_FILES, *(name for name in _REGISTERED if not name.startswith("zip_"))}
         raise UnsupportedModel(
             f"models of type {model_type!r} are not known", f"ziplm shrinks: {', '.join(sorted(names))}"
         )
-    architecture = _REGISTERED[model_type]
     architecture.check(model)
     return architecture
 
@@ -44,9 +46,17 @@ def language_head(model: PreTrainedModel) -> Callable[[torch.Tensor], torch.Tens
     return architecture_of(model).language_head(model)
 
 
-def _load_built_in(name: str) -> None:
-    if name in _BUILT_IN:
-        file, _, class_name = _BUILT_IN[name].partition(":")
-        architecture: Architecture = getattr(import_module(f"{__package__}.{file}"), class_name)()
-        for model_type in architecture.model_types:
-            _REGISTERED.setdefault(model_type, architecture)
+def positions_of(config: PreTrainedConfig) -> int:
+    """Return the largest number of tokens that a model with this config takes."""
+    found = _architecture(config.model_type)
+    return int(config.max_position_embeddings) if found is None else found.declaration.positions(config)
+
+
+def _architecture(model_type: str) -> Architecture | None:
+    """Return the architecture of a model type, dense or shrunk; None if it is not known."""
+    name = model_type.removeprefix("zip_")
+    if model_type not in _REGISTERED and name in MODELLING_FILES:
+        architecture = Architecture(built_in_declaration(name))
+        for known in architecture.model_types:
+            _REGISTERED.setdefault(known, architecture)
+    return _REGISTERED.get(model_type)

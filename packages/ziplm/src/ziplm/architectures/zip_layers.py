@@ -1,28 +1,160 @@
-"""Code shared by the shrunk models of all architectures.
+"""Layers of any size, and the classes of shrunk models, made from declarations of architectures.
 
-This file is copied into checkpoints and must work there without ziplm. It imports only torch and
-transformers.
+This file is copied into checkpoints, beside the file of its architecture, and must work there without ziplm.
+It imports only torch and transformers.
 """
 
+import sys
 from typing import Any
 
 import torch
+import transformers
 from torch import nn
+from transformers import DynamicCache
+from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
+from transformers.pytorch_utils import Conv1D
+
+from .zip_declaration import BranchSpec, Declaration
 
 ZIP_VERSION = 1
 
 
-def check_sizes(config: Any, largest_width: int) -> None:
+class Constant(nn.Module):
+    """Replaces the output matrix of a removed branch: returns its bias, or zeros, for every input."""
+
+    def __init__(self, size: int, bias: bool = True) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(size)) if bias else None
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """(..., size) -> (..., size)."""
+        if self.bias is None:
+            return torch.zeros_like(hidden_states)
+        return self.bias.expand_as(hidden_states)
+
+
+class Removed(nn.Module):
+    """Replaces the body of a removed branch: returns what is left of its output.
+
+    Args:
+        name: name of the output layer within the body.
+        output: what replaces the output layer; None if it is outside of the body, which then returns its
+            input.
+        attention: whether the body is an attention, which returns a tuple and may use a cache.
+
+    If a decoder has no attention left, nothing tells its cache how many tokens it has seen, and positions
+    would be wrong. In that case (`counts_tokens`), the first layer stores keys of one head of size 1, which
+    are never read.
+    """
+
+    def __init__(self, name: str, output: Constant | None, attention: bool) -> None:
+        super().__init__()
+        self.name, self.attention, self.counts_tokens = name, attention, False
+        if output is not None:
+            self.add_module(name, output)
+
+    def forward(
+        self, hidden_states: torch.Tensor, *args: Any, past_key_values: Any = None, **kwargs: Any
+    ) -> Any:
+        """(batch, tokens, hidden) -> (batch, tokens, hidden), in a tuple for attentions."""
+        output = getattr(self, self.name, None)
+        made = hidden_states if output is None else output(hidden_states)
+        if self.counts_tokens and past_key_values is not None:
+            # (batch, 1, tokens, 1): a cache does not count keys of size 0.
+            mark = hidden_states[:, None, :, :1]
+            past_key_values.update(mark, mark, 0)
+        return (made, None) if self.attention else made
+
+
+def linear_like(layer: Any, inputs: int, outputs: int) -> nn.Module:
+    """Return a linear layer of the same class with other sizes and uninitialised weights."""
+    if isinstance(layer, Conv1D):
+        return Conv1D(outputs, inputs)
+    return nn.Linear(inputs, outputs, bias=layer.bias is not None)
+
+
+def groups_of(layer: nn.Module, spec: BranchSpec) -> int:
+    """Return the number of groups that a layer's branch has now; 0 if it was removed."""
+    output: Any = layer.get_submodule(spec.output)
+    if isinstance(output, Constant):
+        return 0
+    return int(output.nx if isinstance(output, Conv1D) else output.in_features) // spec.group_size
+
+
+def resize(layer: Any, spec: BranchSpec, groups: int, hidden: int) -> None:
+    """Give a layer's branch that number of groups, with uninitialised weights."""
+    output: Any = layer.get_submodule(spec.output)
+    if groups == 0:
+        constant = Constant(hidden, output.bias is not None)
+        name = spec.output.rpartition(".")[2]
+        attention = spec.part == "attention"
+        layer.set_submodule(spec.body, Removed(name, constant if spec.output_in_body else None, attention))
+        if not spec.output_in_body:
+            layer.set_submodule(spec.output, constant)
+        if spec.norm_before is not None:
+            layer.set_submodule(spec.norm_before, nn.Identity())  # its output would not be used
+        return
+    if spec.adapt is not None:
+        spec.adapt(layer)
+    for rows in spec.rows:
+        size = len(rows.roles) * rows.per_group * groups
+        layer.set_submodule(rows.path, linear_like(layer.get_submodule(rows.path), hidden, size))
+    layer.set_submodule(spec.output, linear_like(output, groups * spec.group_size, hidden))
+    for path, per_group in spec.follows.items():
+        owner, _, name = path.rpartition(".")
+        setattr(layer.get_submodule(owner), name, groups * per_group)
+    if spec.kept is not None:
+        owner, _, name = spec.kept.rpartition(".")
+        layer.get_submodule(owner).register_buffer(name, torch.arange(groups))
+
+
+def number_caches(layers: Any, specs: list[BranchSpec]) -> None:
+    """Renumber the remaining attentions of a decoder, so that they use the first layers of the cache.
+
+    A cache reports the length of its first layer, which would stay empty if layer 0 has no attention. Scaling
+    by the layer index, if enabled, was fixed when the attention was built and does not change.
+    """
+    bodies = [layer.get_submodule(spec.body) for layer, spec in zip(layers, specs, strict=True)]
+    left = [body for body in bodies if not isinstance(body, Removed)]
+    for index, body in enumerate(left):
+        body.layer_idx = index
+    for index, body in enumerate(bodies):
+        if isinstance(body, Removed):
+            body.counts_tokens = not left and index == 0
+
+
+def causal_mask(model: Any, layer: int, hidden: torch.Tensor, past: int) -> Any:
+    """Return the mask that a decoder passes to the attention of a layer if nothing is padding.
+
+    Args:
+        model: the base model, whose settings decide.
+        layer: index of the layer.
+        hidden: (batch, tokens, hidden), its input.
+        past: number of earlier tokens in the cache.
+    """
+    cache = DynamicCache()
+    if past:
+        keys = hidden.new_zeros(len(hidden), 1, past, 1)  # the mask depends only on their number
+        cache.update(keys, keys, 0)
+    kinds = getattr(model.config, "layer_types", None)
+    window = getattr(model.config, "sliding_window", None)
+    local = kinds[layer] == "sliding_attention" if kinds else window is not None
+    make = create_sliding_window_causal_mask if local else create_causal_mask
+    return make(model.config, hidden, None, cache)
+
+
+def check_sizes(config: Any, declaration: Declaration) -> None:
     """Raise ValueError unless `zip_heads` and `zip_widths` of a config fit its dense sizes.
 
     A missing list is replaced by the sizes of the dense model.
     """
     if config.zip_version != ZIP_VERSION:
         raise ValueError(f"zip_version is {config.zip_version!r}, but this code reads version {ZIP_VERSION}")
-    if config.add_cross_attention or config.is_encoder_decoder:
-        raise ValueError("add_cross_attention is on, but models that attend to an encoder cannot be shrunk")
+    if reason := declaration.unsupported(config):
+        raise ValueError(f"{reason}, and such models cannot be shrunk")
     layers = config.num_hidden_layers
-    for name, largest in (("zip_heads", config.num_attention_heads), ("zip_widths", largest_width)):
+    for name, part in (("zip_heads", 0), ("zip_widths", 1)):
+        largest = declaration.branches(config, 0)[part].groups
         if getattr(config, name) is None:
             setattr(config, name, [largest] * layers)
         sizes = getattr(config, name)
@@ -32,13 +164,80 @@ def check_sizes(config: Any, largest_width: int) -> None:
             raise ValueError(f"{name} is {sizes!r}, but all sizes must be whole numbers from 0 to {largest}")
 
 
-class Constant(nn.Module):
-    """Replaces the output matrix of a removed branch: returns its bias for every input."""
+class ZipModel:
+    """Mixin that gives each layer of a model class its own sizes."""
 
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(size))
+    zip_declaration: Declaration
+    base_model: Any
 
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """(..., size) -> (..., size)."""
-        return self.bias.expand_as(hidden_states)
+    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]  # the class of transformers
+        declaration = self.zip_declaration
+        layers: Any = self.base_model.get_submodule(declaration.layers)
+        for index, layer in enumerate(layers):
+            sizes = config.zip_heads[index], config.zip_widths[index]
+            for spec, groups in zip(declaration.branches(config, index), sizes, strict=True):
+                if groups != spec.groups:
+                    resize(layer, spec, groups, config.hidden_size)
+        if declaration.causal:
+            number_caches(layers, [declaration.branches(config, index)[0] for index in range(len(layers))])
+
+    def _get_static_cache_init_shape(self) -> None:
+        """Return None, so that a static cache takes each layer's shape from its first tokens."""
+
+
+def define_classes(module: str, *declarations: Declaration) -> None:
+    """Define the config class and the model classes of declarations in the module of that name.
+
+    They are called as those of transformers, with "Zip" before the name. The module also gets CONFIG_CLASSES
+    (by model type) and AUTO_CLASSES (the Auto class that loads each model class).
+    """
+    namespace = sys.modules[module].__dict__
+    configs = namespace.setdefault("CONFIG_CLASSES", {})
+    autos = namespace.setdefault("AUTO_CLASSES", {})
+    for declaration in declarations:
+        config = _config_class(module, declaration)
+        namespace[config.__name__] = configs[declaration.model_type] = config
+        for ending, auto in declaration.heads.items():
+            dense_class = getattr(transformers, declaration.prefix + ending, None)
+            if dense_class is None:
+                continue
+            made = type(
+                f"Zip{dense_class.__name__}",
+                (ZipModel, dense_class),
+                {
+                    "__module__": module,
+                    "__doc__": f"`{dense_class.__name__}` with layers of different sizes.",
+                    "config_class": config,
+                    "zip_declaration": declaration,
+                },
+            )
+            namespace[made.__name__] = made
+            autos[made] = auto
+
+
+def _config_class(module: str, declaration: Declaration) -> type:
+    base: Any = getattr(transformers, f"{declaration.prefix}Config")
+
+    def check(self: Any, **kwargs: Any) -> None:
+        base.__post_init__(self, **kwargs)
+        check_sizes(self, declaration)
+
+    return type(
+        f"Zip{base.__name__}",
+        (base,),
+        {
+            "__module__": module,
+            "__doc__": f"The dense model's `{base.__name__}`, extended by the sizes of each layer.",
+            "__annotations__": {
+                "zip_heads": list[int] | None,
+                "zip_widths": list[int] | None,
+                "zip_version": int,
+            },
+            "__post_init__": check,
+            "model_type": f"zip_{declaration.model_type}",
+            "zip_heads": None,  # attention groups of each layer; 0 where the attention is removed
+            "zip_widths": None,  # FFN columns of each layer; 0 where the FFN is removed
+            "zip_version": ZIP_VERSION,
+        },
+    )

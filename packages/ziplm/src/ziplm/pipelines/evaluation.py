@@ -6,6 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ziplm.architectures.registry import positions_of
 from ziplm.errors import UsageError
 from ziplm.options.setting import Setting
 from ziplm.options.source import Source
@@ -37,7 +38,7 @@ def evaluate_checkpoint(
     """Return the metrics of a checkpoint, with intervals, on each evaluation split; see `ziplm.evaluate`."""
     reporter = reporter or Silent()
     loaded = _load(checkpoint, task, task_settings or {}, device)
-    length = min(max_length, loaded.model.config.max_position_embeddings)
+    length = min(max_length, positions_of(loaded.model.config))
     splits = loaded.task.load_splits(loaded.model, loaded.tokenizer, source, length)
     if not splits.evaluation:
         raise UsageError("there is nothing to evaluate on", "give --validation-file")
@@ -74,7 +75,7 @@ def write_predictions(
     loaded = _load(checkpoint, task, task_settings or {}, device)
     if not hasattr(loaded.task, "write_predictions"):
         raise UsageError(f"there are no prediction files for {task}", "they are for GLUE's tasks only")
-    length = min(max_length, loaded.model.config.max_position_embeddings)
+    length = min(max_length, positions_of(loaded.model.config))
     tests = loaded.task.load_test(loaded.model, loaded.tokenizer, source, length)  # type: ignore[attr-defined]
     for name, features in tests.items():
         loaded.task.write_predictions(loaded.model, features, folder / name)

@@ -6,6 +6,7 @@ from typing import Any
 from token_distill import DistillationLoss
 
 from ziplm.architectures.checkpoint import save
+from ziplm.architectures.registry import positions_of
 from ziplm.errors import BadRun
 from ziplm.options.source import Source
 from ziplm.options.training import TrainingOptions, TrainingSummary
@@ -35,7 +36,7 @@ def finetune_checkpoint(
     model = made.load_pretrained(checkpoint, training.seed)
     model.to(device)  # type: ignore[arg-type]  # a decorator hides self
     tokenizer = made.load_tokenizer(checkpoint)
-    length = min(max_length, model.config.max_position_embeddings)
+    length = min(max_length, positions_of(model.config))
     splits = made.load_splits(model, tokenizer, source, length)
     taught_by = None if teacher is None else made.load_model(teacher)
     if taught_by is not None and loss is None:

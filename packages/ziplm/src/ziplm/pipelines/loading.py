@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from ziplm.architectures.registry import architecture_of
+from ziplm.architectures.registry import architecture_of, positions_of
 from ziplm.errors import UsageError
 from ziplm.options.options import Options
 from ziplm.options.setting import Setting
@@ -29,7 +29,7 @@ def load_start(options: Options, run: Run) -> Start:
     task = make_task(options.task, **options.task_settings)
     dense = _load_dense(options, task)
     tokenizer = task.load_tokenizer(options.model)
-    length = min(options.data_length, dense.config.max_position_embeddings)
+    length = min(options.data_length, positions_of(dense.config))
     with run.reporter.stage("reading data"):
         splits = task.load_splits(dense, tokenizer, options.source, length)
     _check(options, task, splits)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from latency_profiler import LatencyTable
 
+from ziplm.architectures.registry import positions_of
 from ziplm.options.options import Options
 from ziplm.options.targets import Target
 from ziplm.pipelines import common_steps
@@ -77,7 +78,7 @@ def plan(options: Options, reporter: Reporter) -> str:
         f"{len(samples.calibration)} to calibrate, {len(samples.search)} to search, "
         f"{len(samples.judging)} to judge"
     )
-    longest = min(options.data_length, start.dense.config.max_position_embeddings)
+    longest = min(options.data_length, positions_of(start.dense.config))
     parameters = sum(parameter.numel() for parameter in start.dense.parameters())
     most, fixed = dense_choices.largest_speedup, table.fixed / dense_choices.dense_seconds
     done = {target.name for target in targets} - {target.name for target in facts.todo}

@@ -49,7 +49,7 @@ def report_of(
     choices = pruned.choices
     fitted = shrunk.fitted
     sizes = choices.sizes(fitted.levels)
-    predicted = choices.table.predict(sizes)
+    predicted = choices.seconds(fitted.levels)
     differences = run.workers.first(lambda: compressed.differences(start.task, dense))
     from_dense = divergences(shrunk.model, start.dense, start.task, start.samples.judging, run.workers)
     return {
@@ -73,7 +73,7 @@ def report_of(
         },
         "divergence": mean_divergence(from_dense),
         "sizes": sizes,
-        "dense_sizes": {kind: start.architecture.dense_groups(start.dense, kind) for kind in sizes},  # type: ignore[arg-type]
+        "dense_sizes": {kind: start.architecture.dense_groups(start.dense, kind) for kind in sizes},
         "parameters": _parameters(start, shrunk.model),
         "dense_parameters": _parameters(start, start.dense),
         "search": shrunk.found.to_dict(),

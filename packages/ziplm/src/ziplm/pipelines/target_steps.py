@@ -86,7 +86,7 @@ def fit(start: Start, pruned: Pruned, found: Found, aim: Target, state: Path, ru
         small = shrink_to(pruned, levels)
         with run.stage("fit", "fit: measure") as advance:
             measured = _measured_beside_dense(start, small, advance)
-        predicted = pruned.choices.dense_seconds / pruned.choices.table.predict(pruned.choices.sizes(levels))
+        predicted = pruned.choices.dense_seconds / pruned.choices.seconds(levels)
         run.reporter.note(f"fit: measured {measured}, predicted {predicted:.2f}x")
         return measured
 

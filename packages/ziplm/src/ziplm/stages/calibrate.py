@@ -9,15 +9,14 @@ never counts.
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
 
 import torch
 from obs_structured import Moments
-from torch import nn
 from transformers import PreTrainedModel
 
 from ziplm.architectures.base import Architecture, Branch
 from ziplm.architectures.registry import architecture_of
+from ziplm.architectures.watching import Seen, watched
 from ziplm.runs.workers import ALONE, Workers
 from ziplm.stages.fisher import Fisher
 from ziplm.stages.gradients import batch_gradients
@@ -91,8 +90,8 @@ def gather_statistics(
     taps = {branch.name: _Tap(architecture, model, branch, weights, position) for branch in branches}
     done = 0
     with ExitStack() as stack:
-        for tap in taps.values():
-            tap.attach(stack)
+        for branch in branches:
+            stack.enter_context(watched(architecture, model, branch, taps[branch.name].see))
         for number, (chosen, batch) in enumerate(task.batches(features, batch_size, model.device)):
             position.mask = batch["attention_mask"].bool()
             if workers.owns(number):
@@ -119,7 +118,7 @@ class _Position:
 
 
 class _Tap:
-    """A pair of hooks that accumulate the statistics of one branch during a forward pass."""
+    """Accumulates the statistics of one branch during a forward pass."""
 
     def __init__(
         self,
@@ -131,36 +130,24 @@ class _Tap:
     ) -> None:
         # Sums are float64, which MPS devices do not have.
         self._device = model.device if model.device.type != "mps" else torch.device("cpu")
-        self._stream_point = architecture.stream_before(model, branch)
-        self._output_layer = architecture.output_layer(model, branch)
         self._norm = architecture.norm_after(model, branch)
         self._weights, self._position = weights.get(branch.name), position
-        self._stream_before: torch.Tensor | None = None
         self.moments = Moments(architecture.weight(model, branch).shape[1], self._device)
-        self.stream = StreamSums()
+        self.stream = StreamSums(centred=not architecture.declaration.rms_norm)
 
-    def attach(self, stack: ExitStack) -> None:
-        """Register the hooks until the stack closes."""
-        stack.enter_context(self._stream_point.module.register_forward_pre_hook(self._see_stream))
-        stack.enter_context(self._output_layer.register_forward_hook(self._see_inputs))
-
-    def _see_stream(self, _: nn.Module, arguments: tuple[Any, ...]) -> None:
-        self._stream_before = arguments[self._stream_point.argument]
-
-    def _see_inputs(self, _: nn.Module, arguments: tuple[Any, ...], output: torch.Tensor) -> None:
+    def see(self, seen: Seen) -> None:
+        """Add one forward pass."""
         mask, first = self._position.mask, self._position.first_token
         weights = None
         if self._weights is not None:
             weights = self._weights[first : first + int(mask.sum())].to(self._device)
-        self.moments.update(arguments[0][mask].float(), weights)
-        assert self._stream_before is not None
-        self.stream.add((self._stream_before + output)[mask].double(), self._norm)
-        self._stream_before = None
+        self.moments.update(seen.inputs[mask].float(), weights)
+        self.stream.add(seen.after[mask].double(), self._norm)
 
     def result(self, streams: Sequence[StreamSums], workers: Workers) -> BranchStatistics:
         """Combine the statistics of all processes."""
         workers.add_up(self.moments)
-        stream = StreamSums()
+        stream = StreamSums(self.stream.centred)
         for sums in streams:
             stream.merge(sums)
         return BranchStatistics(self.moments, *stream.result())

@@ -127,11 +127,15 @@ class Choices:
         chosen = zip(self.levels, levels, strict=True)
         return [branch_levels.removed(int(level)) for branch_levels, level in chosen]
 
+    def seconds(self, levels: Levels) -> float:
+        """Return the time of the whole model according to the table."""
+        return self.table.fixed + self.total(SECONDS, levels)
+
     def sizes(self, levels: Levels) -> dict[str, list[int]]:
-        """Return the groups left, layer by layer, for each kind of branch."""
+        """Return the groups left in the attention and in the FFN of each layer."""
         left: dict[str, list[int]] = {}
         for branch_levels, level in zip(self.levels, levels, strict=True):
-            left.setdefault(branch_levels.branch.kind, []).append(branch_levels.sizes[int(level)])
+            left.setdefault(branch_levels.branch.part, []).append(branch_levels.sizes[int(level)])
         return left
 
     def require_reachable(self, budgets: Mapping[str, float], asked: str) -> None:

@@ -28,7 +28,7 @@ def branch_costs(
         empty, one, each = _counts(architecture, model, branch)
         params = [float(one + each * (size - 1) if size else empty) for size in sizes]
         # One multiplication and one addition per parameter and token, and attention between tokens.
-        between = 4 * pairs * branch.group_size if branch.kind == "attention" else 0
+        between = 4 * pairs * branch.group_size if branch.part == "attention" else 0
         costs["params"].append(params)
         costs["bytes"].append([item * count for count in params])
         costs["flops"].append([float((2 * tokens * each + between) * size) for size in sizes])
@@ -57,7 +57,9 @@ def _counts(architecture: Architecture, model: PreTrainedModel, branch: Branch) 
     if not branch.groups:
         return full, full, 0
     layer = architecture.layers(model)[branch.layer]
-    empty, one = (_parameters(leading_parts(architecture, layer, branch, groups)) for groups in (0, 1))
+    empty, one = (
+        _parameters(leading_parts(layer, architecture.spec(model, branch), groups)) for groups in (0, 1)
+    )
     return empty, one, (full - one) // (branch.groups - 1) if branch.groups > 1 else full - empty
 
 

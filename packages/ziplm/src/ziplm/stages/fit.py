@@ -70,7 +70,7 @@ def fit_levels(
 
     def total(candidate: Levels) -> float:
         measured = measure_levels(candidate)
-        predicted = choices.table.predict(choices.sizes(candidate))
+        predicted = choices.seconds(candidate)
         rounds.append({"predicted_seconds": predicted, "speedup": measured.speedup})
         return measured.seconds if absolute else choices.dense_seconds / measured.speedup
 
@@ -114,7 +114,7 @@ def _fit_uniform(
         tried.append((measured, tuple(int(level) for level in levels)))
         if (1 - TOLERANCE) * budgets[SECONDS] <= measured <= budgets[SECONDS]:
             break
-        predicted = choices.table.fixed + choices.total(SECONDS, levels)
+        predicted = choices.seconds(levels)
         allowed = predicted + budgets[SECONDS] - measured
         if measured > budgets[SECONDS]:  # common sizes are far apart: these must not be chosen again
             allowed = min(max(allowed, (1 + 1e-9) * choices.smallest_seconds), (1 - 1e-9) * predicted)

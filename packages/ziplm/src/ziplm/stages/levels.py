@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from latency_profiler import LatencyTable
 from transformers import PreTrainedModel
 
-from ziplm.architectures.base import KINDS, Architecture, Branch, Kind
+from ziplm.architectures.base import Architecture, Branch
 
 STEP, STEPS = 0.9, 43  # the paper's grid: each width is a tenth below the last, down to about one percent
 
 
-def size_grid(kind: Kind, dense_groups: int, round_to: int = 1) -> list[int]:
+def size_grid(kind: str, dense_groups: int, round_to: int = 1) -> list[int]:
     """Return the sizes that branches of a kind may have, descending from the dense size to 0.
 
     Attention may keep any number of heads. An FFN may have the paper's widths, 0.9^i of the dense width,
     rounded down to multiples of `round_to`.
     """
-    if kind == "attention":
+    if kind.startswith("attention"):
         return list(range(dense_groups, -1, -1))
     # The paper rounds the removed share to four digits, and the width down.
     widths = {int(dense_groups * (1 - round(1 - STEP**i, 4))) for i in range(STEPS + 1)}
@@ -49,7 +49,10 @@ def branch_levels(
     architecture: Architecture, model: PreTrainedModel, round_to: int = 1
 ) -> list[BranchLevels]:
     """Return the levels of all branches; a branch that was removed earlier has a single one."""
-    grids = {kind: size_grid(kind, architecture.dense_groups(model, kind), round_to) for kind in KINDS}
+    grids = {
+        kind: size_grid(kind, architecture.dense_groups(model, kind), round_to)
+        for kind in architecture.kinds(model)
+    }
     return [
         BranchLevels(branch, (branch.groups, *(size for size in grids[branch.kind] if size < branch.groups)))
         for branch in architecture.branches(model)

@@ -31,7 +31,7 @@ def branch_priors(
     model: PreTrainedModel, branch: Branch, statistics: BranchStatistics, fisher: Fisher | None, trace: Trace
 ) -> Priors:
     """Compute all priors of a branch except the exact one; without a fisher, only own and stream."""
-    ones = torch.ones(len(architecture_of(model).bias(model, branch)), dtype=torch.float64)
+    ones = torch.ones(model.config.hidden_size, dtype=torch.float64)
     priors = {"own": trace.errors.sqrt(), "stream": _stream_prior(model, branch, statistics, trace)}
     if fisher is not None:
         gamma = fisher.gamma[branch.name]
@@ -46,10 +46,12 @@ def _stream_prior(
     """Return the error's variance as a share of the stream's, after the norm that the stream passes next."""
     architecture = architecture_of(model)
     norm = architecture.norm_after(model, branch)
-    rows = len(architecture.bias(model, branch))
-    centring = torch.eye(rows, dtype=torch.float64) - 1 / rows  # a norm removes the mean over outputs
+    rows = model.config.hidden_size
+    centring = torch.eye(rows, dtype=torch.float64)
+    if not architecture.declaration.rms_norm:
+        centring -= 1 / rows  # a LayerNorm removes the mean over outputs
     scale = torch.ones(rows, dtype=torch.float64)
-    if norm is not None and norm.weight is not None:
+    if norm is not None and isinstance(norm.weight, torch.Tensor):
         scale = norm.weight.detach().double().cpu()
     form = centring @ (scale.square()[:, None] * centring)  # the error as the norm scales it
     return statistics.inverse_variance * trace.errors_under(form) / max(statistics.spread, 1e-12)

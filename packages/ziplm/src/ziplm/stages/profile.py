@@ -10,7 +10,6 @@ from latency_profiler import Family, LatencyCurve, LatencyTable, profile_familie
 from torch import nn
 from transformers import PreTrainedModel
 
-from ziplm.architectures.base import KINDS, Kind
 from ziplm.architectures.branch_module import structure_copy
 from ziplm.architectures.registry import architecture_of
 from ziplm.architectures.surgery import leading_parts
@@ -43,7 +42,7 @@ class Call:
     past: int | None = None
 
 
-def branch_calls(setting: Setting, kind: Kind) -> dict[Call, float]:
+def branch_calls(setting: Setting, kind: str) -> dict[Call, float]:
     """Return the calls of a branch in one measurement, each with its weight: how often it occurs.
 
     A forward pass is one call. A generation has one call for the prompt, and one for each new token except
@@ -52,7 +51,7 @@ def branch_calls(setting: Setting, kind: Kind) -> dict[Call, float]:
     if setting.regime != "generate":
         return {Call(length): share for length, share in setting.shares.items()}
     calls = {Call(length, 0): share for length, share in setting.shares.items()} | _decoding(setting)
-    if kind == "attention":
+    if kind.startswith("attention"):
         return calls
     return {  # without a cache, calls with the same number of tokens are the same
         Call(tokens): sum(share for call, share in calls.items() if call.tokens == tokens)
@@ -107,10 +106,11 @@ def latency_table(
     architecture = architecture_of(model)
     setting = setting_for(setting, [model])
     model.to(device=setting.device, dtype=dtype_of(setting))  # type: ignore[call-arg]
-    calls = {kind: branch_calls(setting, kind) for kind in KINDS}
+    kinds = architecture.kinds(model)
+    calls = {kind: branch_calls(setting, kind) for kind in kinds}
     families = {
         f"{kind} {call}": family
-        for kind in KINDS
+        for kind in kinds
         for call, family in _sized_branches(model, setting, kind, list(calls[kind]), round_to).items()
     }
     bare = _without_branches(model)
@@ -131,7 +131,7 @@ def latency_table(
         measured = {name: by_median(curve) for name, curve in measured.items()}
     curves: dict[str, LatencyCurve] = {
         kind: _weighted_sum([(measured[f"{kind} {call}"], share) for call, share in calls[kind].items()])
-        for kind in KINDS
+        for kind in kinds
     }
     bare_seconds = sum(share * measured[f"rest {length}"](1) for length, share in setting.shares.items())
     remains = sum(curves[branch.kind](0) for branch in architecture.branches(model))
@@ -167,13 +167,13 @@ def _without_branches(model: PreTrainedModel) -> PreTrainedModel:
     bare: PreTrainedModel = structure_copy(model)  # type: ignore[assignment]
     for branch in architecture.branches(model):
         layer = architecture.layers(model)[branch.layer]
-        architecture.install(bare, branch, leading_parts(architecture, layer, branch, 0))
+        architecture.install(bare, branch, leading_parts(layer, architecture.spec(model, branch), 0))
     architecture.number_caches(bare)
     return bare.eval()
 
 
 def _sized_branches(
-    model: PreTrainedModel, setting: Setting, kind: Kind, calls: list[Call], round_to: int
+    model: PreTrainedModel, setting: Setting, kind: str, calls: list[Call], round_to: int
 ) -> dict[Call, Family]:
     """Return, for each call, a branch at all sizes of the grid, made from the first branch of full size."""
     architecture = architecture_of(model)
@@ -185,12 +185,12 @@ def _sized_branches(
             f"no {kind} of this model has its full size, which is needed to measure all sizes",
             "profile the dense model, and give that table with --latency-table",
         )
-    layer = architecture.layers(model)[branch.layer]
+    layer, spec = architecture.layers(model)[branch.layer], architecture.spec(model, branch)
 
     @functools.cache  # all calls share the weights of a size
     def resized(groups: int) -> nn.Module:
         made = structure_copy(layer)
-        for name, part in leading_parts(architecture, layer, branch, groups).items():
+        for name, part in leading_parts(layer, spec, groups).items():
             setattr(made, name, part)
         return made.eval()
 
@@ -203,9 +203,9 @@ def _sized_branches(
         past = None if call.past is None else hidden(call.past)
         inputs = hidden(call.tokens)
         return Family(
-            lambda groups: architecture.branch_module(resized(groups), kind, past),
+            lambda groups: architecture.branch_module(model, branch, resized(groups), past),
             size_grid(kind, dense_groups, round_to),
-            (inputs, architecture.attention_mask(model, inputs, call.past or 0)),
+            (inputs, architecture.attention_mask(model, branch, inputs, call.past or 0)),
         )
 
     return {call: sized(call) for call in calls}

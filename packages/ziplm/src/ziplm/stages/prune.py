@@ -30,19 +30,20 @@ def prune_branch(
         statistics: its statistics, from `gather_statistics`.
         fisher: from `gather_fisher`; without it, all output directions count equally.
         effective_tokens: number of tokens that the weighted moments amount to, for the damping.
-        centred: whether the bias takes over the mean output of what is removed.
+        centred: whether the bias, if there is one, takes over the mean output of what is removed.
         method: how groups are chosen, as for `obs_structured.prune`.
         update: whether the weights that stay are corrected.
         damping: relative damping; None to choose it by the number of tokens.
     """
-    weight = architecture_of(model).weight(model, branch)
+    architecture = architecture_of(model)
+    weight, bias = architecture.weight(model, branch), architecture.bias(model, branch)
     moments = statistics.moments
     device: torch.device = moments.mean.device
     return prune(
         weight.to(device),
         moments.hessian,
         branch.group_size,
-        mean=moments.mean if centred else None,
+        mean=moments.mean if centred and bias is not None else None,
         metric=None if fisher is None else fisher.selection_matrix(branch.name).to(device),
         damping=damping,
         count=effective_tokens,

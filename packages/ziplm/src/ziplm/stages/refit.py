@@ -7,9 +7,10 @@ it, and w the weight of the token. λ pulls towards the present weights Ŵ, not 
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,6 +19,7 @@ from transformers import PreTrainedModel
 from ziplm.architectures.base import Architecture, Branch
 from ziplm.architectures.branch_module import structure_copy
 from ziplm.architectures.registry import architecture_of
+from ziplm.architectures.watching import Seen, watched
 from ziplm.stages.replay import replayed
 from ziplm.tasks.base import Features, Progress, Task
 from ziplm.tasks.heads import Batch
@@ -25,20 +27,6 @@ from ziplm.tasks.heads import Batch
 DAMPING = 0.01  # λ relative to the mean diagonal of the inputs' covariance
 STATE_BYTES = 2**30
 MOST_SAMPLES = 1024
-
-
-class _Seen(NamedTuple):
-    """Tensors recorded at a branch in one forward pass.
-
-    Attributes:
-        inputs: inputs of its output matrix, (batch, tokens, columns); None if the branch was removed.
-        before: residual stream before the branch, (batch, tokens, hidden).
-        output: output of the branch, (batch, tokens, hidden).
-    """
-
-    inputs: torch.Tensor | None
-    before: torch.Tensor
-    output: torch.Tensor
 
 
 class _Enough(Exception):
@@ -83,17 +71,17 @@ def refit(
         goals = []
         for number, batch in enumerate(batches):
             goal_states[number], seen = _run_layer(current, task, batch, layer, goal_states[number], branches)
-            goals.append({name: one.before + one.output for name, one in seen.items()})
+            goals.append({name: one.after for name, one in seen.items()})
         for branch in branches:
             sums = _Sums(architecture, small, branch)
             token_weights = weights.get(branch.name)
             for batch, first, state, goal in zip(batches, first_tokens, small_states, goals, strict=True):
                 mask = batch["attention_mask"].bool()
-                inputs, before, _ = _run_layer(small, task, batch, layer, state, [branch])[1][branch.name]
+                own = _run_layer(small, task, batch, layer, state, [branch])[1][branch.name]
                 chosen = slice(first, first + int(mask.sum()))
                 sums.add(
-                    None if inputs is None else inputs[mask],
-                    (goal[branch.name] - before)[mask],
+                    own.inputs[mask],
+                    (goal[branch.name] - own.before)[mask],
                     None if token_weights is None else token_weights[chosen].to(mask.device),
                 )
             sums.solve(damping)
@@ -139,51 +127,25 @@ def _run_layer(
     layer: int,
     state: torch.Tensor | None,
     branches: Sequence[Branch],
-) -> tuple[torch.Tensor, dict[str, _Seen]]:
+) -> tuple[torch.Tensor, dict[str, Seen]]:
     """Run one layer from the state before it; return its output, and the record of each branch, by name."""
     architecture = architecture_of(model)
     layers = architecture.layers(model)
     output: list[torch.Tensor] = []
-    before: dict[str, torch.Tensor] = {}
-    seen: dict[str, _Seen] = {}
+    seen: dict[str, Seen] = {}
 
-    def stop(_: nn.Module, __: Any, made: torch.Tensor) -> None:
-        output.append(made)
+    def stop(_: nn.Module, __: Any, made: Any) -> None:
+        output.append(made[0] if isinstance(made, tuple) else made)
         raise _Enough
 
     with ExitStack() as stack:
-        stack.enter_context(replayed(layers, layer, state))
-        for handle in _watch(architecture, model, branches, before, seen):
-            stack.enter_context(handle)
+        stack.enter_context(replayed(architecture, layers, layer, state))
+        for branch in branches:
+            stack.enter_context(watched(architecture, model, branch, partial(seen.__setitem__, branch.name)))
         stack.enter_context(layers[layer].register_forward_hook(stop))
         with suppress(_Enough):
             task.head.outputs(model, batch)
     return output[0], seen
-
-
-def _watch(
-    architecture: Architecture,
-    model: PreTrainedModel,
-    branches: Sequence[Branch],
-    before: dict[str, torch.Tensor],
-    seen: dict[str, _Seen],
-) -> Iterator[Any]:
-    """Register hooks that record the inputs of the branches, the stream before them and their outputs."""
-    for branch in branches:
-        point = architecture.stream_before(model, branch)
-
-        def remember(
-            _: nn.Module, arguments: tuple[Any, ...], name: str = branch.name, which: int = point.argument
-        ) -> None:
-            before[name] = arguments[which]
-
-        def take(
-            _: nn.Module, arguments: tuple[Any, ...], made: torch.Tensor, name: str = branch.name
-        ) -> None:
-            seen[name] = _Seen(arguments[0] if arguments else None, before[name], made)
-
-        yield point.module.register_forward_pre_hook(remember)
-        yield architecture.output_layer(model, branch).register_forward_hook(take)
 
 
 class _Sums:
@@ -192,21 +154,23 @@ class _Sums:
     def __init__(self, architecture: Architecture, model: PreTrainedModel, branch: Branch) -> None:
         self._bias = architecture.bias(model, branch)
         self._weight = architecture.weight(model, branch) if branch.groups else None
-        columns, rows = branch.columns, len(self._bias)
-        make = {"dtype": torch.float64, "device": self._bias.device}
+        columns, rows = branch.columns, model.config.hidden_size
+        make = {"dtype": torch.float64, "device": model.device}
         self._total = 0.0
         self._given, self._goal = torch.zeros(columns, **make), torch.zeros(rows, **make)  # type: ignore[call-overload]
         self._square = torch.zeros(columns, columns, **make)  # type: ignore[call-overload]
         self._cross = torch.zeros(rows, columns, **make)  # type: ignore[call-overload]
         self._origin: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def add(self, given: torch.Tensor | None, goal: torch.Tensor, weights: torch.Tensor | None) -> None:
+    def add(self, given: torch.Tensor, goal: torch.Tensor, weights: torch.Tensor | None) -> None:
         """Add inputs (tokens, columns) and the outputs that the branch should return (tokens, rows)."""
-        if self._weight is None or given is None:
+        if self._weight is None:
             given = goal.new_zeros(len(goal), 0)
         if self._origin is None:
-            # Products have the model's precision: subtracting an early mean keeps their leading digits.
-            self._origin = given.mean(0), goal.mean(0)
+            # Products have the model's precision: subtracting an early mean keeps their leading digits. If
+            # there is no bias, the mean must be fitted by the weights as well.
+            origin = given.mean(0), goal.mean(0)
+            self._origin = origin if self._bias is not None else (0 * origin[0], 0 * origin[1])
         given, goal = given - self._origin[0], goal - self._origin[1]
         w = goal.new_ones(len(goal)) if weights is None else weights.to(goal.dtype)
         weighted = given * w[:, None]
@@ -220,11 +184,14 @@ class _Sums:
         """Write the solution into the model."""
         assert self._origin is not None
         given, goal = self._given / self._total, self._goal / self._total
+        if self._bias is None:
+            given, goal = 0 * given, 0 * goal
         square = self._square / self._total - given.outer(given)
         cross = self._cross / self._total - goal.outer(given)
         given, goal = given + self._origin[0], goal + self._origin[1]
         if self._weight is None:
-            self._bias.copy_(goal)
+            if self._bias is not None:
+                self._bias.copy_(goal)
             return
         weight = self._weight.double()
         scale = float(square.diagonal().mean())
@@ -233,4 +200,5 @@ class _Sums:
             right = cross + damping * scale * weight  # right-hand side of the normal equations, pulled to Ŵ
             weight = torch.cholesky_solve(right.mT, torch.linalg.cholesky(square)).mT
             self._weight.copy_(weight)
-        self._bias.copy_(goal - weight @ given)
+        if self._bias is not None:
+            self._bias.copy_(goal - weight @ given)

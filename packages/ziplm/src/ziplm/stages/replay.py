@@ -7,17 +7,24 @@ from typing import Any
 import torch
 from torch import nn
 
+from ziplm.architectures.base import Architecture
+
 
 @contextmanager
-def replayed(layers: list[nn.Module], start: int, state: torch.Tensor | None) -> Iterator[None]:
+def replayed(
+    architecture: Architecture, layers: list[nn.Module], start: int, state: torch.Tensor | None
+) -> Iterator[None]:
     """While open, skip the layers before `start`, and give it `state` as input; None if `start` is 0."""
 
-    def hand_on(hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-        return hidden
+    def returned(hidden: torch.Tensor) -> Any:
+        return (hidden,) if architecture.declaration.layer_returns_tuple else hidden
 
-    def recall(*_: Any, **__: Any) -> torch.Tensor:
+    def hand_on(hidden: torch.Tensor, *_: Any, **__: Any) -> Any:
+        return returned(hidden)
+
+    def recall(*_: Any, **__: Any) -> Any:
         assert state is not None
-        return state
+        return returned(state)
 
     skipped = layers[:start]
     try:

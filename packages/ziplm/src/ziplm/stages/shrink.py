@@ -8,9 +8,9 @@ import torch
 from obs_structured import Trace
 from transformers import PreTrainedModel
 
-from ziplm.architectures.base import KINDS, Architecture, Branch
+from ziplm.architectures.base import PARTS, Architecture, Branch
 from ziplm.architectures.registry import architecture_of
-from ziplm.architectures.surgery import pruned_parts
+from ziplm.architectures.surgery import pruned_output, pruned_parts
 from ziplm.errors import UsageError
 
 
@@ -38,10 +38,10 @@ def shrink(model: PreTrainedModel, removed: Sequence[int], traces: Sequence[Trac
     state = model.state_dict()
     groups = {}
     for index, (branch, count) in enumerate(zip(branches, removed, strict=True)):
-        groups[branch.layer, branch.kind] = branch.groups - count
+        groups[branch.layer, branch.part] = branch.groups - count
         if count:
             _replace_branch(state, architecture, model, branch, _trace_of(branch, traces[index]), count)
-    sizes = [[groups[layer, kind] for layer in range(len(branches) // len(KINDS))] for kind in KINDS]
+    sizes = [[groups[layer, part] for layer in range(len(branches) // len(PARTS))] for part in PARTS]
     return _assembled(architecture, model, state, *sizes)
 
 
@@ -59,10 +59,12 @@ def mask(model: PreTrainedModel, removed: Sequence[int], traces: Sequence[Trace 
     for index, (branch, count) in enumerate(zip(branches, removed, strict=True)):
         if count:
             trace = _trace_of(branch, traces[index])
+            new_weight, new_bias = pruned_output(architecture, masked, branch, trace, count)
             weight, bias = architecture.weight(masked, branch), architecture.bias(masked, branch)
             weight.zero_()
-            weight[:, trace.columns(count)] = trace.weight(count).to(weight)
-            bias += trace.bias_shift(count).to(bias)
+            weight[:, trace.columns(count)] = new_weight
+            if bias is not None and new_bias is not None:
+                bias.copy_(new_bias)
     return masked
 
 
@@ -123,9 +125,10 @@ def _assembled(
         shrunk = shrunk_class._from_config(config, attn_implementation=model.config._attn_implementation)
     shrunk.load_state_dict(state, strict=True, assign=True)
     shrunk.tie_weights()
-    for name, buffer in model.named_buffers():  # also those that a state dict does not contain
-        owner, _, leaf = name.rpartition(".")
-        shrunk.get_submodule(owner)._buffers[leaf] = buffer
+    for name, buffer in model.named_buffers():
+        if name not in state:  # a state dict does not contain all buffers
+            owner, _, leaf = name.rpartition(".")
+            shrunk.get_submodule(owner)._buffers[leaf] = buffer
     if model.can_generate():
         shrunk.generation_config = copy.deepcopy(model.generation_config)
     return shrunk.train(model.training)

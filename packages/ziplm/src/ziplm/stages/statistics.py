@@ -23,20 +23,27 @@ class BranchStatistics:
 
 
 class StreamSums:
-    """Sums over tokens of the residual stream, as the stream prior needs them."""
+    """Sums over tokens of the residual stream, as the stream prior needs them.
 
-    def __init__(self) -> None:
+    Args:
+        centred: whether norms subtract the mean of the stream (LayerNorm), or only scale it (RMSNorm).
+    """
+
+    def __init__(self, centred: bool = True) -> None:
+        self.centred = centred
         self.inverse, self.count = 0.0, 0
         self.total: torch.Tensor | float = 0.0
         self.squares: torch.Tensor | float = 0.0
 
-    def add(self, stream: torch.Tensor, norm: nn.LayerNorm | None) -> None:
+    def add(self, stream: torch.Tensor, norm: nn.Module | None) -> None:
         """Add the streams of some tokens, (tokens, hidden) in float64."""
-        variance = stream.var(-1, correction=0)
+        if self.centred:
+            stream = stream - stream.mean(-1, keepdim=True)
+        variance = stream.square().mean(-1)
         varies = variance >= 1e-12  # a constant stream carries no information, and would divide by zero
         stream, inverse = stream[varies], 1 / variance[varies]
-        normalised = (stream - stream.mean(-1, keepdim=True)) * inverse.sqrt()[:, None]
-        if norm is not None and norm.weight is not None:
+        normalised = stream * inverse.sqrt()[:, None]
+        if norm is not None and isinstance(norm.weight, torch.Tensor):
             normalised = normalised * norm.weight.double()
         self.inverse += float(inverse.sum())
         self.count += len(stream)

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from ziplm.architectures.base import Branch
 from ziplm.architectures.branch_module import structure_copy
 from ziplm.architectures.registry import architecture_of
-from ziplm.architectures.surgery import leading_parts, reordered_layer
+from ziplm.architectures.surgery import leading_parts, pruned_output, reordered_layer
 from ziplm.runs.workers import ALONE, Workers
 from ziplm.stages.replay import replayed
 from ziplm.tasks.base import Features, Task
@@ -77,16 +77,15 @@ class Stitcher:
         if branch.name not in self._reordered:
             self._reordered[branch.name] = reordered_layer(self.architecture, self._current, branch, trace)
         layer = self._reordered[branch.name]
-        bias = self.architecture.bias(self._current, branch).detach()
-        arranged = trace.weight(removed)[:, _ranks(trace, removed)].to(bias)
-        shifted = bias + trace.bias_shift(removed).to(bias)
-        left = branch.groups - removed
-        return leading_parts(self.architecture, layer, branch, left, arranged, shifted)
+        weight, bias = pruned_output(self.architecture, self._current, branch, trace, removed)
+        arranged = weight[:, _ranks(trace, removed).to(weight.device)]
+        spec = self.architecture.spec(self._current, branch)
+        return leading_parts(layer, spec, branch.groups - removed, arranged, bias)
 
     def _bytes_of(self, branch: Branch, removed: int) -> int:
         """Bound the bytes that a built branch adds: the output matrix, and q, k, v where they are fused."""
         columns = (branch.groups - removed) * branch.group_size
-        hidden = self.architecture.bias(self._current, branch).shape[0]
+        hidden = self._current.config.hidden_size
         return 4 * hidden * columns * 4
 
 
@@ -145,9 +144,9 @@ class CandidateLoss:
 
     def _state_bytes(self) -> int:
         """Return the bytes of one layer's output over all batches."""
-        bias = self._stitcher.architecture.bias(self._stitcher.model, self._stitcher.branches[0])
+        model = self._stitcher.model
         tokens = sum(batch["input_ids"].numel() for batch in self._batches)
-        return tokens * bias.numel() * bias.element_size()
+        return tokens * model.config.hidden_size * model.dtype.itemsize
 
     @torch.inference_mode()
     def __call__(self, removed: Sequence[int]) -> float:
@@ -161,7 +160,10 @@ class CandidateLoss:
         for number, batch in enumerate(self._batches):
             state = self._best_states[start][number] if start else None
             later = range(start + self._stride, len(self._layers), self._stride)
-            with replayed(self._layers, start, state), _recorded(self._layers, later, states):
+            with (
+                replayed(self._stitcher.architecture, self._layers, start, state),
+                _recorded(self._layers, later, states),
+            ):
                 parts.append(self._loss_of_batch(number, batch))
         parts = self._workers.gathered(parts)
         loss = sum(part for part, _ in parts) / sum(count for _, count in parts)

@@ -9,6 +9,7 @@ import torch
 from latency_profiler import Environment, check_half_precision
 from transformers import PreTrainedModel
 
+from ziplm.architectures.registry import positions_of
 from ziplm.errors import UsageError, one_line
 from ziplm.options.setting import Setting
 
@@ -78,7 +79,7 @@ def with_default_lengths(setting: Setting, models: Sequence[PreTrainedModel]) ->
 
 def _positions(models: Sequence[PreTrainedModel]) -> int:
     """Return the number of tokens that all models take."""
-    return min(model.config.max_position_embeddings for model in models)
+    return min(positions_of(model.config) for model in models)
 
 
 def _check_generation(setting: Setting, models: Sequence[PreTrainedModel], positions: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any, overload
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ziplm.architectures.registry import positions_of
 from ziplm.errors import UsageError
 from ziplm.tasks.base import Features
 
@@ -96,7 +97,7 @@ def require_match(
             "give the model's own tokenizer",
         )
     least = tokenizer.num_special_tokens_to_add(pair=texts == 2) + texts
-    most = model.config.max_position_embeddings
+    most = positions_of(model.config)
     if not least <= max_length <= most:
         raise UsageError(
             f"the length {max_length} is not between {least} and the model's {most}",
