@@ -9,7 +9,7 @@ import nox
 ROOT = Path(__file__).parent
 LEAVES = ["obs-structured", "latency-profiler", "spdy-search", "token-distill"]
 PACKAGES = [*LEAVES, "ziplm"]
-EXTRAS = {"latency-profiler": "[plot,onnxruntime,openvino]", "ziplm": "[plot,sentence]"}
+EXTRAS = {"latency-profiler": "[plot,onnxruntime,openvino]", "ziplm": "[report,sentence]"}
 GROUPS = nox.project.load_toml("pyproject.toml")
 
 # pip, not uv: the tested torch is the build that pip finds under constraints.txt.

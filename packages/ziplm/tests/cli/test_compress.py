@@ -1,4 +1,4 @@
-"""The commands compress, status, evaluate, profile, plot and demo, on a tiny classifier."""
+"""The commands compress, status, evaluate, profile and demo, on a tiny classifier."""
 
 import json
 from pathlib import Path
@@ -156,19 +156,3 @@ def test_the_demo_of_a_decoder_compresses_it_for_both_regimes(
         report = json.loads((demo / regime / "2x" / "metrics.json").read_text())
         assert sizes_text(report["sizes"]) in result.output
         assert f'regime = "{regime}"' in (demo / regime / "config.toml").read_text()
-
-
-@pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_plot_draws_all_figures(run: Path, tmp_path: Path, suffix: str) -> None:
-    result = invoke("plot", run, "-o", tmp_path, "--format", suffix)
-    assert result.exit_code == 0, result.output
-    drawn = {path.name for path in tmp_path.iterdir()}
-    assert drawn == {f"{name}.{suffix}" for name in ("metric", "speedup", "sizes", "latency", "search")}
-    assert all(path.stat().st_size > 5000 for path in tmp_path.iterdir())
-    assert "x speedup" not in result.output  # two targets are too few for a fit
-
-
-def test_plot_needs_a_finished_target(tmp_path: Path) -> None:
-    result = invoke("plot", tmp_path)
-    assert result.exit_code == 5
-    assert "no finished target" in result.stderr

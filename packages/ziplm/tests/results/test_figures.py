@@ -1,74 +1,105 @@
-"""Figures of a run: lines and directions, read from the axes."""
+"""Figures as files: what they say, and that they can be read in grey."""
 
+import itertools
+import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import Any
 
 import pytest
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from ziplm import BadRun, compress
-from ziplm.files import write_json
-from ziplm.results.figures import metric_figure, read_reports, sizes_figure, speedup_figure
-from ziplm.tasks import TASKS, make_task
+from ziplm import compress
+from ziplm.results.chart import cut_axis_title, padded_domain, theme
+from ziplm.results.figures import FORMATS, charts_of, plot_run
+from ziplm.results.run_data import read_run
 from ziplm_compressed import options_for, write_files
+from ziplm_reports import write_run
 
-DENSE = 0.8
-
-
-def report(speedup: float, value: float, **metric: Any) -> dict[str, Any]:
-    """Return the part of a member's report that is read again."""
-    seconds = {"seconds": 1 / speedup, "dense_seconds": 1.0}
-    return {
-        "target": {"name": f"{speedup:g}x", "kind": "speedup", "value": speedup},
-        "measured": {"speedup": speedup, "low": speedup - 0.1, "high": speedup + 0.3, **seconds},
-        "predicted": {"speedup": speedup + 0.05, "seconds": 1 / speedup},
-        "metric": {"dense": DENSE, "compressed": value, **metric},
-        "sizes": {"attention": [2, 0], "ffn": [6, 12]},
-        "dense_sizes": {"attention": 4, "ffn": 12},
-        "parameters": {"all": 5, "layers": 3},
-        "dense_parameters": {"all": 9, "layers": 7},
-        "bytes_on_disk": 100,
-        "seconds": {"search": 1.5},
-    }
+STARTS = {"png": b"\x89PNG", "svg": b"<svg", "pdf": b"%PDF"}
 
 
-def axes() -> Axes:
-    return Figure().subplots()
+def texts_of(svg: Path) -> str:
+    """Return all text of a figure."""
+    return " ".join(" ".join(ET.fromstring(svg.read_text(encoding="utf-8")).itertext()).split())
 
 
-def heights(drawn: Axes) -> dict[str, list[float]]:
-    """Return the y values of all lines by label."""
-    return {str(line.get_label()): list(line.get_ydata()) for line in drawn.get_lines()}
+def brightness(colour: str) -> float:
+    """Return the relative luminance of a colour such as ``#0063a8``, as WCAG defines it."""
+    parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("metric", "share"),
-    [
-        ({"name": "accuracy", "greater_is_better": True}, DENSE * 0.99),
-        ({"name": "perplexity", "greater_is_better": False}, DENSE / 0.99),
-        ({"name": "error", "greater_is_better": False}, DENSE / 0.99),  # the name does not matter
-        # Reports of version 0.1 do not tell the direction.
-        ({"name": "accuracy"}, DENSE * 0.99),
-        ({"name": "perplexity"}, DENSE / 0.99),
-    ],
-)
-def test_the_recovery_line_is_on_the_worse_side_of_the_dense_line(
-    metric: dict[str, Any], share: float
-) -> None:
-    drawn = axes()
-    metric_figure(drawn, [report(2.0, 0.7, **metric), report(4.0, 0.6, **metric)])
-    lines = heights(drawn)
-    assert lines["compressed"] == [0.7, 0.6]
-    assert set(lines["dense"]) == {DENSE}
-    assert lines["99% of dense"] == pytest.approx([share] * 2)
-    assert drawn.get_ylabel() == metric["name"]
+def contrast(one: str, other: str) -> float:
+    dark, light = sorted((brightness(one), brightness(other)))
+    return (light + 0.05) / (dark + 0.05)
 
 
-def test_perplexity_is_the_only_main_metric_that_is_better_if_lower() -> None:
-    """The figure of a report without a direction relies on it."""
-    tasks = [make_task(name) for name in TASKS]
-    assert {task.metric for task in tasks if not task.greater_is_better} == {"perplexity"}
-    assert all(task.greater_is_better for task in tasks if task.metric != "perplexity")
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_figures_are_written_in_each_format(tmp_path: Path, suffix: str) -> None:
+    folder = write_run(tmp_path / "run", (2.0, 4.0))
+    files = plot_run(folder, tmp_path / "figures", suffix)
+    assert {path.name for path in files} == {path.name for path in (tmp_path / "figures").iterdir()}
+    assert [path.stem for path in files] == [
+        "quality",
+        "deviation",
+        "sizes-attention-heads",
+        "sizes-ffn-columns",
+        "latency-attention-heads",
+        "latency-ffn-columns",
+        "search",
+    ]
+    assert all(path.read_bytes().startswith(STARTS[suffix]) for path in files)
+
+
+def test_figures_name_the_model_the_units_and_the_intervals(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", gradual=True)
+    texts = {path.stem: texts_of(path) for path in plot_run(folder, suffix="svg")}
+    assert all("textattack/bert-base-uncased-SST-2, sst2" in text for text in texts.values())
+    assert "accuracy (axis does not start at 0)" in texts["quality"]
+    assert "Bars are 95 % intervals of the metric" in texts["quality"]
+    assert "linear" not in texts["quality"]
+    assert "faster than the target (%)" in texts["deviation"]
+    assert "±5.28 %" in texts["deviation"]
+    assert "time of one branch (ms)" in texts["latency-ffn-columns"]
+    assert "1 thread, batch size 8" in texts["latency-ffn-columns"]
+    assert "logarithmic" in texts["search"]
+    assert {"training-loss", "training-metric"} < texts.keys()
+
+
+def test_a_fit_is_drawn_from_three_targets_on(tmp_path: Path) -> None:
+    few, many = (
+        charts_of(read_run(write_run(tmp_path / str(len(targets)), targets)))[0]
+        for targets in ((2.0, 3.0), (2.0, 3.0, 5.0))
+    )
+    assert not any(note.startswith("Dotted") for note in few.notes)
+    assert any(note.startswith("Dotted: accuracy ≈ 0.9") for note in many.notes)
+    assert len(many.spec["layer"]) == len(few.spec["layer"]) + 1
+
+
+def test_an_axis_that_is_cut_says_so() -> None:
+    assert cut_axis_title("accuracy", [0.8, 0.9]) == "accuracy (axis does not start at 0)"
+    assert cut_axis_title("accuracy", [-0.1, 0.9]) == "accuracy"
+    assert cut_axis_title("accuracy", [0.0, 0.9]) == "accuracy"
+
+
+def test_an_axis_has_space_around_all_values() -> None:
+    low, high = padded_domain([1.0, None, 3.0, float("nan")])
+    assert low < 1 < 3 < high
+    assert padded_domain([2.0, 2.0])[0] < 2 < padded_domain([2.0, 2.0])[1]
+    assert padded_domain([0.0]) == [-1.0, 1.0]
+
+
+def test_text_and_marks_contrast_with_the_page() -> None:
+    """WCAG asks for 4.5 for text, and for 3 for marks."""
+    for dark, page in ((False, "#ffffff"), (True, "#181d24")):
+        made = theme(dark=dark)
+        assert contrast(made["axis"]["labelColor"], page) > 4.5
+        assert contrast(made["style"]["reference-label"]["color"], page) > 4.5
+        assert all(contrast(colour, page) > 3 for colour in made["range"]["category"])
+
+
+def test_the_first_colours_differ_in_grey() -> None:
+    first = theme()["range"]["category"][:3]
+    assert all(contrast(one, other) > 1.3 for one, other in itertools.combinations(first, 2))
+    assert contrast("#c00000", "#006f00") < 1.3  # control: red and green may look alike in grey
 
 
 @pytest.mark.parametrize(("architecture", "greater_is_better"), [("bert", True), ("gpt2", False)])
@@ -78,49 +109,5 @@ def test_reports_tell_the_direction_of_their_metric(
     files = write_files(tmp_path)
     (member,) = compress(**options_for(files, architecture, tmp_path / "run", speedup=[1.5]))
     assert member.metrics["metric"]["greater_is_better"] is greater_is_better
-    drawn = axes()
-    metric_figure(drawn, read_reports(tmp_path / "run"))
-    lines = heights(drawn)
-    assert (lines["99% of dense"][0] < lines["dense"][0]) is greater_is_better
-
-
-def test_a_fit_is_drawn_from_three_targets_on() -> None:
-    family = [report(x, 1.0 - 0.1 * x, name="accuracy") for x in (2.0, 3.0, 5.0)]
-    drawn = axes()
-    metric_figure(drawn, family[:2])
-    assert not any(label.startswith("linear fit") for label in heights(drawn))
-    drawn = axes()
-    metric_figure(drawn, family)
-    (line,) = (
-        heights(drawn)[label] for label in heights(drawn) if label.startswith("linear fit, slope -0.1 [")
-    )
-    assert line == pytest.approx([0.8, 0.5])
-
-
-def test_measured_speedups_have_intervals_and_may_be_missing() -> None:
-    drawn = axes()
-    speedup_figure(drawn, [report(2.0, 0.7, name="accuracy")])
-    ((low, high),) = (
-        [point[1] for point in segment] for bars in drawn.collections for segment in bars.get_segments()
-    )
-    assert (low, high) == pytest.approx((1.9, 2.3))
-    drawn = axes()
-    speedup_figure(drawn, [{**report(2.0, 0.7, name="accuracy"), "measured": None}])
-    assert [text.get_text() for text in drawn.texts] == ["nothing was measured"]
-
-
-def test_sizes_are_shares_of_the_dense_sizes_layer_by_layer() -> None:
-    drawn = axes()
-    sizes_figure(drawn, [report(2.0, 0.7, name="accuracy")])
-    assert drawn.images[0].get_array().tolist() == [[0.5, 0.5, 0.0, 1.0]]
-    assert [label.get_text() for label in drawn.get_xticklabels()] == ["0a", "0f", "1a", "1f"]
-    assert [label.get_text() for label in drawn.get_yticklabels()] == ["2x"]
-
-
-def test_reports_are_read_with_the_slowest_first(tmp_path: Path) -> None:
-    with pytest.raises(BadRun, match="has no finished target; finish one with ziplm compress first"):
-        read_reports(tmp_path)
-    for name, speedup in (("a", 4.0), ("b", 2.0), ("c", 3.0)):
-        (tmp_path / name).mkdir()
-        write_json(tmp_path / name / "metrics.json", report(speedup, 0.5, name="accuracy"))
-    assert [each["measured"]["speedup"] for each in read_reports(tmp_path)] == [2.0, 3.0, 4.0]
+    (chart, *_) = charts_of(read_run(tmp_path / "run"))
+    assert chart.notes[0].startswith("Up" if greater_is_better else "Down")

@@ -22,6 +22,7 @@ COMMANDS = (
     "evaluate",
     "profile",
     "status",
+    "report",
     "plot",
     "benchmark",
     "inspect",

@@ -112,6 +112,7 @@ def _compress(asked: Options, as_json: bool, quiet: bool) -> None:
     from rich.console import Console
 
     from ziplm.api import run_compress
+    from ziplm.cli.report import report_line
     from ziplm.results.table import print_family
     from ziplm.runs.progress import Bars, Silent
     from ziplm.runs.workers import own_rank
@@ -123,3 +124,4 @@ def _compress(asked: Options, as_json: bool, quiet: bool) -> None:
         click.echo(json.dumps(family.to_dict(), indent=1))
     else:
         print_family(family, Console(highlight=False))
+    click.echo(report_line(Path(asked.output)), err=as_json)

@@ -1,4 +1,4 @@
-"""``ziplm plot``: figures of a run."""
+"""``ziplm plot``: figures of a run as files."""
 
 from pathlib import Path
 
@@ -15,19 +15,22 @@ import rich_click as click
     "suffix",
     default="png",
     show_default=True,
-    type=click.Choice(["png", "svg"]),
+    type=click.Choice(["png", "svg", "pdf"]),
     help="Format of the figures.",
 )
 def plot(run: Path, output: Path | None, suffix: str) -> None:
-    """Draw figures of RUN: metric and speedup, sizes of each layer, latency curves, progress of the search.
+    """Draw the figures of RUN's report as files for papers and slides.
 
-    With at least three targets, also print the line that best fits the metric to the speedup.
+    They show the metric against the speedup, targets against measurements, what is kept of each layer, the
+    latency curves, the searches and the trainings. They are readable when they are printed in grey. With at
+    least three targets, the line that best fits the metric to the speedup is drawn and printed. Needs
+    pip install "ziplm[report]".
     """
-    from ziplm.results.figures import plot_run, read_reports
+    from ziplm.results.figures import plot_run
+    from ziplm.results.run_data import read_reports
     from ziplm.results.scaling import fit_metric
 
-    reports = read_reports(run)  # fails if there is no such run, before matplotlib is needed
     for path in plot_run(run, output, suffix):
         click.echo(str(path))
-    if fit := fit_metric(reports):
+    if fit := fit_metric(read_reports(run)):
         click.echo(str(fit))

@@ -1,0 +1,257 @@
+"""The rows of each figure: plain values with a name, as charts and tables show them.
+
+Every function takes several runs, because a report of one run and a comparison of several show the same
+figures. The key of a row names its member, so that a page can highlight all that belongs to one.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ziplm.results.run_data import Report, RunData, finite
+
+RECOVERY = 0.99
+"""Share of the dense model's metric that figures mark with a line."""
+PAPER_DEVIATION = 5.28
+"""Largest deviation between target and measured speedup in the ZipLM paper, in per cent."""
+
+Row = dict[str, Any]
+
+KIND_NAMES = {"attention": "attention heads", "ffn": "FFN columns"}
+
+
+def member_key(run: RunData, report: Report) -> str:
+    """Return what names a member among all runs."""
+    return f"{run.label}/{report['target']['name']}"
+
+
+def is_greater_better(metric: dict[str, Any]) -> bool:
+    """Return the direction of a metric; reports of version 0.1 do not tell it."""
+    return bool(metric.get("greater_is_better", metric["name"] != "perplexity"))
+
+
+def recovery(metric: dict[str, Any]) -> float | None:
+    """Return the share of the dense model's metric that a member keeps; None if it is not defined."""
+    dense, compressed = metric["dense"], metric["compressed"]
+    if not is_greater_better(metric):
+        dense, compressed = compressed, dense
+    return compressed / dense if dense > 0 and compressed >= 0 else None
+
+
+def recovery_line(metric: dict[str, Any]) -> float:
+    """Return the value of a metric at which 99 % of the dense model's is kept."""
+    dense: float = metric["dense"]
+    return dense * RECOVERY if is_greater_better(metric) else dense / RECOVERY
+
+
+def quality_rows(runs: Sequence[RunData]) -> list[Row]:
+    """Return metric and speedup of the dense models, the members and the alternatives, with intervals."""
+    rows = []
+    for run in runs:
+        metric = run.reports[0]["metric"]
+        rows.append(
+            _quality(
+                run, "dense model", "dense", metric["dense"], metric.get("dense_interval"), {"speedup": 1.0}
+            )
+        )
+        for report in run.reports:
+            metric = report["metric"]
+            speed, basis = _speed(report)
+            name = report["target"]["name"]
+            row = _quality(run, "compressed", name, metric["compressed"], metric.get("interval"), speed)
+            rows.append({**row, "basis": basis, "key": member_key(run, report)})
+        rows += [
+            _quality(run, "alternative", each["name"], each.get("metric"), each.get("interval"), each)
+            for each in run.alternatives
+            if each.get("metric") is not None and each.get("speedup") is not None
+        ]
+    return rows
+
+
+def _quality(
+    run: RunData, kind: str, name: str, value: Any, interval: Sequence[float] | None, speed: dict[str, Any]
+) -> Row:
+    low, high = interval or (None, None)
+    return {
+        "run": run.label,
+        "kind": kind,
+        "name": str(name),
+        "speedup": speed["speedup"],
+        "speedup_low": speed.get("low"),
+        "speedup_high": speed.get("high"),
+        "basis": "measured",
+        "value": value,
+        "value_low": low,
+        "value_high": high,
+        "key": "",
+        "sentence": str(speed.get("sentence") or ""),
+    }
+
+
+def _speed(report: Report) -> tuple[dict[str, Any], str]:
+    """Return the measured speed of a member, or else the predicted one, and which of them it is."""
+    if report["measured"] is not None:
+        return report["measured"], "measured"
+    return report["predicted"], "predicted"
+
+
+def deviation_rows(runs: Sequence[RunData]) -> list[Row]:
+    """Return by how many per cent members are faster than their targets, measured and predicted.
+
+    Targets without a speed of their own, such as a share of the metric, are left out.
+    """
+    rows = []
+    for run in runs:
+        for report in run.reports:
+            for basis in ("measured", "predicted"):
+                speed = report[basis]
+                wanted = _wanted_speedup(report, speed) if speed else None
+                if not speed or not wanted:
+                    continue
+                ends = {end: speed.get(end) for end in ("low", "high")}
+                rows.append(
+                    {
+                        "run": run.label,
+                        "name": report["target"]["name"],
+                        "basis": basis,
+                        "target": wanted,
+                        "speedup": speed["speedup"],
+                        "deviation": _percent(speed["speedup"], wanted),
+                        "deviation_low": _percent(ends["low"], wanted),
+                        "deviation_high": _percent(ends["high"], wanted),
+                        "key": member_key(run, report),
+                    }
+                )
+    return rows
+
+
+def _wanted_speedup(report: Report, speed: dict[str, Any]) -> float | None:
+    """Return the speedup that a target asks for; for a latency, that over the dense model beside it."""
+    target = report["target"]
+    if target.get("kind", "speedup") == "speedup":
+        return float(target["value"]) if target.get("value") else None
+    if target["kind"] == "latency" and target.get("value") and speed.get("seconds"):
+        return float(speed["speedup"] * speed["seconds"] / (target["value"] * 1e-3))
+    return None
+
+
+def _percent(value: float | None, wanted: float) -> float | None:
+    return None if value is None else 100 * (value / wanted - 1)
+
+
+def size_rows(runs: Sequence[RunData]) -> list[Row]:
+    """Return what members keep of each branch: the size as text, and its share of the dense size."""
+    rows = []
+    for run in runs:
+        for report in run.reports:
+            dense_sizes = report.get("dense_sizes") or {}
+            for kind, sizes in (report.get("sizes") or {}).items():
+                dense = dense_sizes.get(kind) or max(sizes, key=_groups, default=1)
+                rows += [
+                    {
+                        "run": run.label,
+                        "name": report["target"]["name"],
+                        "kind": KIND_NAMES.get(kind, str(kind)),
+                        "layer": layer,
+                        "size": "×".join(map(str, size)) if isinstance(size, list) else str(size),
+                        "share": min(1.0, _groups(size) / (_groups(dense) or 1)),
+                        "key": member_key(run, report),
+                    }
+                    for layer, size in enumerate(sizes)
+                ]
+    return rows
+
+
+def _groups(size: Any) -> float:
+    """Return a size as one number; heads and their width are multiplied."""
+    return float(math.prod(size) if isinstance(size, list) else size)
+
+
+def latency_rows(runs: Sequence[RunData]) -> list[Row]:
+    """Return the time of one branch at each size, by kind of branch, with the interval of the measurement."""
+    return [row for run in runs if run.latency for row in _curve_rows(run)]
+
+
+def _curve_rows(run: RunData) -> Iterator[Row]:
+    assert run.latency is not None
+    for kind, curve in run.latency.curves.items():
+        for index, (size, seconds) in enumerate(zip(curve.sizes, curve.seconds, strict=True)):
+            timing = curve.timings[index] if curve.timings else None
+            yield {
+                "run": run.label,
+                "kind": KIND_NAMES.get(kind, str(kind)),
+                "size": size,
+                "milliseconds": 1e3 * seconds,
+                "low": None if timing is None else 1e3 * timing.low,
+                "high": None if timing is None else 1e3 * timing.high,
+            }
+
+
+def search_rows(runs: Sequence[RunData]) -> list[Row]:
+    """Return the lowest loss after each evaluation that lowered it, and after the last one, by target."""
+    rows = []
+    for run in runs:
+        for target, losses in run.searches.items():
+            best = math.inf
+            for count, loss in enumerate(losses, start=1):
+                if loss < best or count == len(losses):
+                    best = min(best, loss)
+                    rows.append(
+                        {
+                            "run": run.label,
+                            "name": target,
+                            "evaluations": count,
+                            "loss": best,
+                            "key": f"{run.label}/{target}",
+                        }
+                    )
+    return rows
+
+
+def training_rows(runs: Sequence[RunData]) -> tuple[list[Row], list[Row]]:
+    """Return the loss at each logged step of all trainings in order, and the metric after each training.
+
+    Steps count on from one training to the next. The metric of the dense model is that after its own
+    training, or at the start.
+    """
+    losses: list[Row] = []
+    metrics: list[Row] = []
+    for run in runs:
+        trainings = [(report["target"]["name"], report) for report in run.reports if report.get("training")]
+        if not trainings:
+            continue
+        steps = 0
+        if run.dense_training is not None:
+            losses += _loss_rows(run, "dense", "", 0, run.dense_training)
+            steps = int(run.dense_training.get("steps", 0))
+        metric = trainings[0][1]["metric"]
+        metrics.append(_metric_row(run, "dense", "", steps, metric["dense"], metric.get("dense_interval")))
+        for name, report in trainings:
+            key = member_key(run, report)
+            losses += _loss_rows(run, name, key, steps, report["training"])
+            steps += int(report["training"].get("steps", 0))
+            metric = report["metric"]
+            metrics.append(_metric_row(run, name, key, steps, metric["compressed"], metric.get("interval")))
+    return losses, metrics
+
+
+def _loss_rows(run: RunData, name: str, key: str, before: int, training: dict[str, Any]) -> list[Row]:
+    return [
+        {"run": run.label, "name": name, "key": key, "step": before + int(step), "loss": loss}
+        for step, loss in (pair for pair in map(finite, training.get("losses") or []) if len(pair) == 2)
+    ]
+
+
+def _metric_row(
+    run: RunData, name: str, key: str, step: int, value: float, interval: Sequence[float] | None
+) -> Row:
+    low, high = interval or (None, None)
+    return {
+        "run": run.label,
+        "name": name,
+        "key": key,
+        "step": step,
+        "value": value,
+        "value_low": low,
+        "value_high": high,
+    }

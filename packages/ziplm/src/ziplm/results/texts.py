@@ -1,0 +1,72 @@
+"""Numbers as text, for the tables of pages and model cards."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ziplm.results.run_data import finite, mapping
+
+NONE = "–"
+
+
+def number_text(value: Any, unit: str = "") -> str:
+    """Format a number with four digits, and a speedup (unit "x") with two decimals; a dash for None."""
+    if not finite([value]):
+        return NONE
+    return f"{value:.2f}x" if unit == "x" else f"{value:.4g}{unit}"
+
+
+def interval_text(value: Any, low: Any, high: Any, unit: str = "") -> str:
+    """Format a number with its interval, if it has one: ``2.03x [2.01, 2.05]``."""
+    text = number_text(value, unit)
+    if text == NONE or len(finite([low, high])) < 2:
+        return text
+    ends = (f"{end:.2f}" if unit == "x" else f"{end:.4g}" for end in (low, high))
+    return f"{text} [{', '.join(ends)}]"
+
+
+def percent_text(share: float | None) -> str:
+    """Format a share as a percentage with one decimal."""
+    return NONE if share is None else f"{100 * share:.1f} %"
+
+
+def bytes_text(count: float | None) -> str:
+    """Format a size on disk in decimal units."""
+    if not finite([count]):
+        return NONE
+    assert count is not None
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def duration_text(seconds: float) -> str:
+    """Format a duration in the largest unit that fits."""
+    for unit, factor in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= factor:
+            return f"{seconds / factor:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def list_text(values: Sequence[Any]) -> str:
+    """Join values as in a sentence: ``2, 3 and 5``."""
+    texts = [str(value) for value in values]
+    return " and ".join([", ".join(texts[:-1]), texts[-1]]) if len(texts) > 1 else "".join(texts)
+
+
+def environment_text(environment: dict[str, Any]) -> str:
+    """Describe where latencies were measured: machine, engine, batch and threads."""
+    threads = environment.get("threads")
+    batch, length = environment.get("batch_size"), environment.get("sequence_length")
+    details = mapping(environment.get("details"))
+    parts = [
+        environment.get("device_name") or environment.get("device"),
+        environment.get("engine") and f"engine {environment['engine']}",
+        environment.get("dtype"),
+        threads and f"{threads} thread{'s' if threads != 1 else ''}",
+        batch and f"batch size {batch}",
+        length and f"{length} tokens",
+        details.get("regime") and f"regime {details['regime']}",
+        environment.get("clock") and f"{environment['clock']} time",
+    ]
+    return ", ".join(str(part) for part in parts if part) or "unknown environment"
