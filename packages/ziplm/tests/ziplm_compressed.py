@@ -58,9 +58,8 @@ def options_for(files: Path, architecture: str, output: Path, **more: Any) -> di
 
 def without_times(metrics: dict[str, Any]) -> dict[str, Any]:
     """Return a report without what differs between two runs with the same result."""
-    return {
-        name: value for name, value in metrics.items() if name not in ("seconds", "bytes_on_disk", "command")
-    }
+    times = ("seconds", "cpu_seconds", "bytes_on_disk", "command")
+    return {name: value for name, value in metrics.items() if name not in times}
 
 
 class Recorder:

@@ -10,7 +10,12 @@ from ziplm_gradual import gradual_options
 from ziplm_killed import run_to_point
 
 KILLS = 10
-TIMES = ("seconds", "bytes_on_disk", "command")  # the size on disk includes metrics.json with its times
+TIMES = (
+    "seconds",
+    "cpu_seconds",
+    "bytes_on_disk",
+    "command",
+)  # the size on disk includes metrics.json with its times
 WATCHED = {"stage", "progress", "write", "rename", "remove", "tokenizer", "step"}
 
 

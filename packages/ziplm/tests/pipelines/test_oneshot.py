@@ -92,6 +92,7 @@ def test_the_report_tells_how_the_member_was_made(made: Family) -> None:
         assert isinstance(report["command"], str)
         assert set(report["seconds"]) >= {"calibrate", "prune", "search", "refit", "evaluate"}
         assert all(seconds >= 0 for seconds in report["seconds"].values())
+        assert list(report["cpu_seconds"]) == list(report["seconds"])
         found = report["search"]
         assert found["prior"] in found["prior_losses"]
         assert set(found["prior_losses"]) == {"factored", "scalar", "stream"}

@@ -1,5 +1,6 @@
 """A run folder stores each result once, and counts the seconds of the stages."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +96,16 @@ def test_seconds_of_stages_add_up(tmp_path: Path) -> None:
         pass
     assert list(run.seconds) == ["search", "prune"]
     assert run.seconds["search"] == first >= 0
+
+
+def test_cpu_seconds_count_work_and_not_waiting(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    with run.stage("search"):
+        time.sleep(0.2)
+    assert run.seconds["search"] >= 0.2
+    assert run.cpu_seconds["search"] < 0.1
+    with run.stage("prune"):
+        begin = time.process_time()
+        while time.process_time() - begin < 0.1:
+            pass
+    assert run.cpu_seconds["prune"] >= 0.1

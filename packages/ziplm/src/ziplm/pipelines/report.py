@@ -89,6 +89,7 @@ def report_of(
         "seed": start.options.seed,
         "command": run.command,
         "seconds": run.seconds,
+        "cpu_seconds": run.cpu_seconds,
     }
 
 

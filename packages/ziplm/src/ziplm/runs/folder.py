@@ -70,6 +70,7 @@ class Run:
         self.now_file = self.folder / "state" / "now.json"
         self._seconds_file = self.folder / "state" / "seconds.json"
         self.lock: int | None = None  # descriptor of the marker, in the process that has locked the folder
+        self._cpu_seconds_file = self.folder / "state" / "cpu-seconds.json"
         self._known: set[Path] = set()  # stored results that this process has made or mentioned
 
     def for_target(self, name: str) -> "Run":
@@ -110,20 +111,26 @@ class Run:
     @property
     def seconds(self) -> dict[str, float]:
         """Seconds that each stage has taken so far."""
-        if not self._seconds_file.exists():
-            return {}
-        return checked(self._seconds_file, _as_seconds, read_json(self._seconds_file))
+        return self._read_seconds(self._seconds_file)
+
+    @property
+    def cpu_seconds(self) -> dict[str, float]:
+        """CPU time that each stage has taken so far in the first process, all threads added up."""
+        return self._read_seconds(self._cpu_seconds_file)
+
+    def _read_seconds(self, path: Path) -> dict[str, float]:
+        return checked(path, _as_seconds, read_json(path)) if path.exists() else {}
 
     @contextmanager
     def stage(self, name: str, description: str | None = None) -> Iterator[Advance]:
         """Report the progress of a stage, and add the time of the block to the stage's seconds."""
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         with self.reporter.stage(description or name) as advance:
             yield advance
         if self.workers.rank > 0:
             return
-        spent = {**self.seconds, name: self.seconds.get(name, 0.0) + time.perf_counter() - start}
-        write_json(self._seconds_file, {stage: round(value, 3) for stage, value in spent.items()})
+        _add_seconds(self._seconds_file, self.seconds, name, time.perf_counter() - start)
+        _add_seconds(self._cpu_seconds_file, self.cpu_seconds, name, time.process_time() - cpu_start)
 
     def stored(
         self,
@@ -165,3 +172,9 @@ def _as_seconds(document: Any) -> dict[str, float]:
     if not all(is_number(value) and value >= 0 for value in document.values()):
         raise ValueError("seconds are positive numbers")
     return dict(document)
+
+
+def _add_seconds(path: Path, before: dict[str, float], stage: str, seconds: float) -> None:
+    """Write the seconds of all stages, with those of one stage added."""
+    spent = {**before, stage: before.get(stage, 0.0) + seconds}
+    write_json(path, {name: round(value, 3) for name, value in spent.items()})
