@@ -167,7 +167,7 @@ def test_without_a_table_the_members_are_measured(files: Path, architecture: str
     measured = member.metrics["measured"]
     assert measured["low"] <= measured["speedup"] <= measured["high"]
     assert measured["speedup"] == pytest.approx(measured["dense_seconds"] / measured["seconds"], rel=0.3)
-    assert 1 <= len(member.metrics["fit"]) <= 3
+    assert 1 <= len(member.metrics["fit"]) <= 4  # three corrections at most, and what the last one led to
     environment = LatencyTable.load(tmp_path / "run/latency.json").environment
     assert (environment.threads, environment.batch_size, environment.clock) == (1, 2, "cpu")
     assert set(member.metrics["seconds"]) >= {"profile", "measure"}
