@@ -1,4 +1,4 @@
-"""Baselines for `prune`: Algorithm 1 of the paper as written, and tuned loops over single removals."""
+"""Baselines: Algorithm 1 of the paper as written, tuned loops over removals, and plain second moments."""
 
 import torch
 
@@ -79,3 +79,25 @@ def tuned_groups(weight: torch.Tensor, damped_hessian: torch.Tensor, g: int) -> 
         A[S, S] = torch.eye(g, dtype=A.dtype)
         order.append(best)
     return torch.tensor(order)
+
+
+def full_products(batches: list[torch.Tensor], chunk: int = 4096) -> torch.Tensor:
+    """Return Σ x xᵀ as version 0.1 computed it.
+
+    Inputs are converted to float64 and centred twice, once to check them, and the full product is computed.
+    """
+    d = batches[0].shape[1]
+    products = torch.zeros(d, d, dtype=torch.float64)
+    for rows in batches:
+        for check in (True, False):
+            for start in range(0, len(rows), chunk):
+                part = rows[start : start + chunk].double()
+                weights = torch.ones(len(part), dtype=torch.float64)
+                mean = weights @ part / len(part)
+                centred = ((part - mean) * weights.sqrt()[:, None]).to(rows.dtype)
+                if check:
+                    assert centred.square().sum(0).isfinite().all()
+                else:
+                    products += centred.mT @ centred
+                    products.addr_(mean, mean, alpha=len(part))
+    return products

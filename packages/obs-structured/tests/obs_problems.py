@@ -85,7 +85,7 @@ def problems(**fixed: object) -> st.SearchStrategy[Problem]:
         "seed": st.integers(0, 2**32 - 1),
         "rows": st.integers(1, 12),
         "groups": st.integers(1, 14),
-        "group_size": st.sampled_from([1, 1, 2, 3, 5]),
+        "group_size": st.sampled_from([1, 1, 2, 3, 5, 8]),
         "samples": st.integers(2, 80),  # often fewer than columns, so the Hessian is singular
         "centred": st.booleans(),
         "flaw": st.sampled_from(["none", "even", "dead", "constant", "duplicate"]),

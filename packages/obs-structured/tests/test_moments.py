@@ -168,6 +168,23 @@ def test_all_reduce_over_two_workers_equals_one_worker(tmp_path: object) -> None
         assert reduced["count"] == 30
 
 
+@pytest.mark.parametrize("width", [1, 191, 192, 193, 500])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_strips_of_any_width_make_up_the_whole_product(width: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(width)
+    inputs = torch.randn(70, width, generator=generator, dtype=dtype) + 3
+    weights = torch.rand(70, generator=generator, dtype=torch.float64)
+    moments = Moments(width)
+    moments.update(inputs[:40], weights[:40])
+    moments.update(inputs[40:], weights[40:])
+    exact = inputs.double()
+    expected = 2 * (weights * exact.mT) @ exact / weights.sum()
+    torch.testing.assert_close(
+        moments.hessian, expected, rtol=1e-6 if dtype == torch.float32 else 1e-12, atol=0
+    )
+    assert torch.equal(moments.hessian, moments.hessian.mT)
+
+
 def test_all_reduce_without_workers_changes_nothing() -> None:
     moments = Moments(2)
     moments.update(torch.eye(2))

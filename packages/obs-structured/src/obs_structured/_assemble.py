@@ -63,14 +63,19 @@ def _with_update(
     live = len(K)  # the live columns come first; the free ones are not part of K
     Y = _live_components(problem, damped.solution, W[:, :live], K)
     matrix = _with_identity(K, len(problem.hessian))
-    damped_energy = float((Y / problem.weight_unit).square().sum())  # tr(W (H + λI) Wᵀ)
+    damped_energy = _energy(Y, problem.weight_unit)  # tr(W (H + λI) Wᵀ)
     return _Arranged(
         components=torch.cat([Y, W[:, live:]], dim=1),
         matrix=matrix,
         mean=None if mean is None else matrix @ mean,
-        energy=damped_energy - damped.absolute * float((W[:, :live] / problem.weight_unit).square().sum()),
+        energy=damped_energy - damped.absolute * _energy(W[:, :live], problem.weight_unit),
         rounding=1e-13 * damped_energy,
     )
+
+
+def _energy(matrix: torch.Tensor, unit: float) -> float:
+    """Return ‖M / unit‖²."""
+    return float(torch.linalg.vector_norm(matrix / unit)) ** 2
 
 
 def _live_components(problem: Problem, solution: Solution, W: torch.Tensor, K: torch.Tensor) -> torch.Tensor:

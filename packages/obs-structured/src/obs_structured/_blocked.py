@@ -31,18 +31,18 @@ from typing import NamedTuple
 import torch
 
 from obs_structured._candidates import Choice, choose
-from obs_structured._costs import diagonal_blocks, gram_blocks, gram_blocks_by_step, removal_costs
+from obs_structured._costs import (
+    Elimination,
+    diagonal_blocks,
+    gram_blocks,
+    gram_blocks_by_step,
+    removal_costs,
+)
+from obs_structured._groups import WIDE, eliminate_groups
+from obs_structured._threads import threads_for
 
 BLOCK_COLUMNS = 96  # columns removed per block
 SURPLUS, SPARE_COLUMNS = 1.4, 8  # candidate columns per block: SURPLUS * BLOCK_COLUMNS + SPARE_COLUMNS
-
-
-class Elimination(NamedTuple):
-    """Result of `eliminate` for d columns in n groups."""
-
-    order: torch.Tensor  # (n,) int64: the group removed at each step
-    inverse_factor: torch.Tensor  # (d, d): K, lower triangular; columns in reverse order of removal
-    components: torch.Tensor  # (r, d): Y = W K⁻¹; columns in reverse order of removal
 
 
 def eliminate(
@@ -63,6 +63,8 @@ def eliminate(
     Raises:
         NonPositivePivot: if a pivot is not positive.
     """
+    if group_size >= WIDE:
+        return eliminate_groups(weight, inverse, group_size, progress)
     state = _State(weight, inverse, group_size)
     groups = state.remaining
     while state.remaining:
@@ -128,7 +130,9 @@ class _State:
         columns = self._columns[rows]
         K_rows, W_rows = self._Kt[rows, m:], self._Wt[rows]  # (c g, d - m), (c g, r)
         A = self._inverse[columns].index_select(1, columns).addmm_(K_rows, K_rows.mT, alpha=-1)  # (c g, c g)
-        choice = choose(A, W_rows @ W_rows.mT, min(self._block, self.remaining), g)
+        G = W_rows @ W_rows.mT  # (c g, c g)
+        with threads_for(0):  # thousands of operations on matrices that fit the cache of a core
+            choice = choose(A, G, min(self._block, self.remaining), g)
         T = choice.l.triu()  # exact zeros where rounding left small values
         T_inverse = torch.linalg.solve_triangular(T, _identity(len(T), T), upper=True)
         return _Proposal(candidates, G_diagonal, choice, rows[choice.pivots], T, T_inverse)

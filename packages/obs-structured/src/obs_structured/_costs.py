@@ -1,9 +1,19 @@
-"""Cost of removing a group of columns, from diagonal blocks of matrices.
+"""Cost of removing a group of columns, from diagonal blocks of matrices, and the result of an elimination.
 
 Groups have g consecutive columns each; block (g, g) number j on the diagonal of a matrix belongs to group j.
 """
 
+from typing import NamedTuple
+
 import torch
+
+
+class Elimination(NamedTuple):
+    """Result of `eliminate` for d columns in n groups."""
+
+    order: torch.Tensor  # (n,) int64: the group removed at each step
+    inverse_factor: torch.Tensor  # (d, d): K, lower triangular; columns in reverse order of removal
+    components: torch.Tensor  # (r, d): Y = W K⁻¹; columns in reverse order of removal
 
 
 class NonPositivePivot(ArithmeticError):

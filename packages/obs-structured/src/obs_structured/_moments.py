@@ -1,13 +1,16 @@
 """Second moments of a layer's inputs, gathered batch by batch."""
 
 import math
-from collections.abc import Iterator
 
 import torch
 
-# Number of inputs per matrix product. Within such a chunk, products may be summed in float32; the sums of all
-# chunks are added up in float64.
-CHUNK = 4096
+from obs_structured._chunks import Chunk, chunks_of, dtype_of_products, largest_of
+from obs_structured._threads import threads_for
+
+# Σ w x xᵀ is symmetric, so only blocks on and above the diagonal are computed, in strips of this many rows.
+# This takes 0.6-0.8 of the time of the full product.
+STRIP = 192
+_SAFE = 1e307  # twice this is finite
 
 
 class Moments:
@@ -34,9 +37,8 @@ class Moments:
         self._weight = 0.0  # Σ w
         with torch.inference_mode(False):  # tensors created in inference mode cannot be changed outside it
             self._sum = torch.zeros(in_features, dtype=torch.float64, device=device)  # Σ w x
-            self._products = torch.zeros(
-                in_features, in_features, dtype=torch.float64, device=device
-            )  # Σ w x xᵀ
+            # Σ w x xᵀ on and above the diagonal; some entries below it are filled as well, but not read.
+            self._products = torch.zeros(in_features, in_features, dtype=torch.float64, device=device)
 
     def __repr__(self) -> str:
         return f"Moments(in_features={self.in_features}, count={self.count})"
@@ -57,19 +59,30 @@ class Moments:
         """
         self._check_inputs(inputs)
         rows = inputs.detach().reshape(-1, self.in_features).to(self._sum.device)  # (n, d)
-        if weights is None:
-            flat = torch.ones(len(rows), dtype=torch.float64, device=rows.device)  # (n,)
-        else:
-            flat = self._flat_weights(weights, inputs)
-            rows, flat = rows[flat > 0], flat[flat > 0]
-        with torch.autocast(self._sum.device.type, enabled=False):
+        flat = None
+        if weights is not None:
+            flat = self._flat_weights(weights, inputs)  # (n,)
+            if not flat.all():
+                rows, flat = rows[flat > 0], flat[flat > 0]
+        with (
+            torch.autocast(self._sum.device.type, enabled=False),
+            threads_for(len(rows) * self.in_features**2),
+        ):
             self._check_squares(rows, flat)  # the whole batch, before any of it is added
-            for centred, mean, weight in _chunks(rows, flat):
-                self._products += centred.mT @ centred
-                self._products.addr_(mean, mean, alpha=weight)
-                self._sum += weight * mean
-                self._weight += weight
+            for chunk in chunks_of(rows, flat):
+                self._add(chunk)
         self.count += len(rows)
+
+    def _add(self, chunk: Chunk) -> None:
+        # Σ w x xᵀ = Σ w (x − centre)(x − centre)ᵀ + Σ w (mean meanᵀ − offset offsetᵀ)
+        left = chunk.weight * torch.stack([chunk.mean, -chunk.offset], dim=1)  # (d, 2)
+        right = torch.stack([chunk.mean, chunk.offset])  # (2, d)
+        for start in range(0, self.in_features, STRIP):
+            stop = start + STRIP
+            strip = chunk.centred[:, start:stop].mT @ chunk.centred[:, start:]  # (b, d - start)
+            self._products[start:stop, start:] += strip.double().addmm_(left[start:stop], right[:, start:])
+        self._sum += chunk.weight * chunk.mean
+        self._weight += chunk.weight
 
     def _check_inputs(self, inputs: torch.Tensor) -> None:
         rule = f"inputs must be a floating-point tensor of shape (..., {self.in_features})"
@@ -92,17 +105,26 @@ class Moments:
             )
         return flat
 
-    def _check_squares(self, rows: torch.Tensor, weights: torch.Tensor) -> None:
+    def _check_squares(self, rows: torch.Tensor, weights: torch.Tensor | None) -> None:
         """Raise ValueError unless the sums stay finite after adding these inputs (n, d) and weights (n,)."""
-        total, squares = self._weight, self._products.diagonal().clone()  # Σ w, and Σ w x², (d,)
-        for centred, mean, weight in _chunks(rows, weights):
-            spread = centred.square().sum(0)  # (d,)
-            finite = spread.isfinite()
-            if not finite.all():
-                raise _unusable(rows, int((~finite).sum()), centred.dtype)
-            total += weight
-            squares += spread + weight * mean.square()
-        _check_sums(squares, total)
+        if not len(rows):
+            return
+        added = float(len(rows)) if weights is None else float(weights.sum())
+        squares = self._products.diagonal()  # Σ w x², (d,)
+        # No centred value is larger than twice the largest input. If even that bound is harmless, as it
+        # nearly always is, the sums need not be looked at one by one.
+        largest = 2 * largest_of(rows)
+        bound = largest * largest * added  # nan if an input is nan
+        limit = torch.finfo(dtype_of_products(rows)).max
+        if not (bound < limit / 4 and bound + float(squares.max()) < _SAFE):
+            squares = squares.clone()
+            for chunk in chunks_of(rows, weights):
+                spread = chunk.centred.square().sum(0)  # (d,)
+                finite = spread.isfinite()
+                if not finite.all():
+                    raise _unusable(rows, int((~finite).sum()), spread.dtype)
+                squares += spread + chunk.weight * chunk.mean.square()
+        _check_sums(squares, self._weight + added)
 
     def merge(self, other: "Moments") -> None:
         """Add the moments of another instance, as if its batches had been added here.
@@ -141,7 +163,11 @@ class Moments:
     @property
     def hessian(self) -> torch.Tensor:
         """Twice the second moment of the inputs, 2 Σ w x xᵀ / Σ w, float64 (in_features, in_features)."""
-        return (self._products + self._products.mT) / self._nonempty_weight()
+        upper = self._products.triu()
+        diagonal = upper.diagonal().clone()
+        hessian = (upper + upper.mT).mul_(2 / self._nonempty_weight())
+        hessian.diagonal().copy_(2 * diagonal / self._weight)
+        return hessian
 
     @property
     def mean(self) -> torch.Tensor:
@@ -187,25 +213,3 @@ def _check_sums(squares: torch.Tensor, weight: float) -> None:
             f"the weighted squares of the inputs add up to more than a float64 can hold (about 1e308) in "
             f"{int((~finite).sum())} of {len(squares)} features; divide all inputs by a constant"
         )
-
-
-def _chunks(rows: torch.Tensor, weights: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor, float]]:
-    """Yield √w (x − mean), the mean and Σ w of each chunk of inputs (n, d) with weights (n,).
-
-    The mean is float64; the centred inputs are float64 or float32. They are centred because a mean far larger
-    than the spread would hide the spread in float32 products.
-    """
-    dtype = torch.float32 if rows.dtype != torch.float64 and _full_precision() else torch.float64
-    for start in range(0, len(rows), CHUNK):
-        chunk, chunk_weights = rows[start : start + CHUNK].double(), weights[start : start + CHUNK]
-        total = float(chunk_weights.sum())
-        mean = chunk_weights @ chunk / total  # (d,)
-        yield ((chunk - mean) * chunk_weights.sqrt()[:, None]).to(dtype), mean, total
-
-
-def _full_precision() -> bool:
-    """Return whether float32 products are computed in float32, not in tf32 or bfloat16."""
-    try:
-        return torch.get_float32_matmul_precision() == "highest"
-    except RuntimeError:  # raised if the precision is set for individual backends
-        return False

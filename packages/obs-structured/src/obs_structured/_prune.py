@@ -7,6 +7,7 @@ import torch
 from obs_structured._assemble import assemble
 from obs_structured._damp import damp
 from obs_structured._normalise import normalise
+from obs_structured._threads import product_of_block, threads_for
 from obs_structured._trace import Trace
 
 
@@ -62,6 +63,7 @@ def prune(
             mean overflows; if `group_size` does not divide in_features; if `damping` or `count` is out of
             range; if `method` is unknown; or if the Hessian cannot be factorised with any damping up to 1e6.
     """
-    problem = normalise(weight, hessian, group_size, mean, metric, damping, count, method, update=update)
-    damped = damp(problem, progress)
-    return assemble(problem, damped)
+    with threads_for(product_of_block(weight)):
+        problem = normalise(weight, hessian, group_size, mean, metric, damping, count, method, update=update)
+        damped = damp(problem, progress)
+        return assemble(problem, damped)

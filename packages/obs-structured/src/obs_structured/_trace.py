@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from obs_structured import _checks, _files, _trace_files
+from obs_structured._threads import product_of_block, threads_for
 
 BLOCK = 192
 
@@ -75,7 +76,8 @@ class Trace:
         """
         unit = _checks.power_of_two(self._components)
         Y = self._components / unit
-        absolute = self._quadratic_errors(Y, Y)
+        with threads_for(product_of_block(Y)):
+            absolute = self._quadratic_errors(Y, Y)
         # Removing all groups loses the centred output; the mean output makes up the rest of ‖W X‖².
         return absolute / (absolute[-1] + (self._shift(0) / unit).square().sum())
 
@@ -137,9 +139,11 @@ class Trace:
         metric = metric.detach().to(Y)
         if metric.ndim == 1:
             _checks.semidefinite_spectrum("metric", float(metric.min()), float(metric.max()))
-            errors = self._quadratic_errors(Y, metric[:, None] * Y)
+            MY = metric[:, None] * Y
         else:
-            errors = self._quadratic_errors(Y, _checks.symmetrised("metric", metric) @ Y)
+            MY = _checks.symmetrised("metric", metric) @ Y
+        with threads_for(product_of_block(Y)):
+            errors = self._quadratic_errors(Y, MY)
         if not errors.isfinite().all():
             raise ValueError("the errors under this metric overflow; divide the metric by a constant")
         return errors
