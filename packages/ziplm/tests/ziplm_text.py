@@ -72,7 +72,13 @@ class KnownModel(torch.nn.Module):
         self.answer = answer
         self.device = torch.device("cpu")
         self.dropout = torch.nn.Dropout()
-        settings = {"vocab_size": 60, "max_position_embeddings": 64, "pad_token_id": PAD, "num_labels": 2}
+        settings = {
+            "model_type": "bert",
+            "vocab_size": 60,
+            "max_position_embeddings": 64,
+            "pad_token_id": PAD,
+            "num_labels": 2,
+        }
         settings["label2id"] = {f"LABEL_{i}": i for i in range(config.get("num_labels", 2))}
         self.config = SimpleNamespace(**(settings | config))
         self.modes: list[bool] = []

@@ -195,7 +195,7 @@ BROKEN = {
     "unknown class": "class 'ZipBertForPoetry', which is not known",
     "no class": "does not name its class; save it again with save_pretrained",
     "unknown type": "the config of .* is not usable",
-    "config is no json": "the config of .* is not usable",
+    "config is no json": r"config.json is not JSON",
     "truncated": "the weights of .* cannot be read",
     "no weights": "the weights of .* cannot be read",
     "no config": "has no config.json",

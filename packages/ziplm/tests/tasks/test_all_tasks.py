@@ -116,7 +116,7 @@ def test_a_missing_or_damaged_tokenizer_is_a_bad_checkpoint(tmp_path: Path) -> N
     with pytest.raises(BadCheckpoint, match=r"has no tokenizer; save it beside the model"):
         make_task("embedding").load_tokenizer(str(tmp_path / "model"))
     (tmp_path / "model" / "tokenizer.json").write_text("{")
-    with pytest.raises(BadCheckpoint, match=r"the tokenizer of .* cannot be loaded"):
+    with pytest.raises(BadCheckpoint, match=r"tokenizer.json is not JSON"):
         make_task("embedding").load_tokenizer(str(tmp_path / "model"))
 
 

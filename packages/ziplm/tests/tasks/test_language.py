@@ -13,6 +13,7 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from ziplm import UsageError
+from ziplm.errors import NotFinite
 from ziplm.tasks import Source, make_task
 from ziplm.tasks.heads import IGNORED
 from ziplm.tasks.language import Windows, pieces_of, tokens_of
@@ -239,5 +240,5 @@ def test_outputs_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     with torch.no_grad():
         model.transformer.ln_f.bias.fill_(torch.nan)
     features = task.load_splits(model, bare_tokenizer(), write(tmp_path, TEXT), 16).evaluation["validation"]
-    with pytest.raises(UsageError, match="the model's outputs are not finite"):
+    with pytest.raises(NotFinite, match="the model's outputs are not finite"):
         task.evaluate(model, features)

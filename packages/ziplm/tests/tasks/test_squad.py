@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from ziplm import UsageError
+from ziplm.errors import NotFinite
 from ziplm.tasks import Source, make_task
 from ziplm.tasks.squad_metrics import best_score, exact_match, f1
 from ziplm_text import KnownModel, letter, letter_tokenizer, question, write_rows, write_squad
@@ -112,12 +113,12 @@ def test_spans_do_not_end_before_they_start_and_respect_the_maximum_length(tmp_p
     assert make_task("squad").answer(starts, ends, window) == (7.0, "x b b b b y")
 
 
-def test_logits_that_are_not_finite_give_an_empty_answer(tmp_path: Path) -> None:
+def test_logits_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     def answer(ids: torch.Tensor) -> dict[str, torch.Tensor]:
         return {name: torch.full(ids.shape, torch.nan) for name in ("start_logits", "end_logits")}
 
-    found, _ = evaluate(tmp_path, KnownModel(answer), [question("q?", "a x", "x")])
-    assert found == {"f1": 0.0, "exact_match": 0.0}
+    with pytest.raises(NotFinite, match="outputs are not finite"):
+        evaluate(tmp_path, KnownModel(answer), [question("q?", "a x", "x")])
 
 
 def test_a_long_question_is_cut_to_a_third_of_the_length(tmp_path: Path) -> None:

@@ -1,19 +1,23 @@
 """Checkpoints: written completely or not at all, and checked before anything is allocated."""
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import torch
 import transformers
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.hub import cached_file
 
 from ziplm.architectures.network import from_hub
+from ziplm.architectures.untrusted import read_object, reported
+from ziplm.architectures.weights import INDEX, WEIGHTS, check_counts, check_shapes, read_shapes
 from ziplm.architectures.zip_classes import zip_classes
-from ziplm.errors import BadCheckpoint, one_line
+from ziplm.errors import BadCheckpoint
 from ziplm.files import folder_written_whole
+
+ATTENTION = ("attn_implementation", "_attn_implementation", "_attn_implementation_internal")
+"""Names under which a config may ask for an implementation of attention."""
 
 
 def save(
@@ -67,87 +71,117 @@ def load(path: str | Path, **options: Any) -> PreTrainedModel:
         BadCheckpoint: if the checkpoint is missing, damaged, or of an unknown version or class.
     """
     config = read_config(path)
-    model_class = model_class_of(path, config)
+    return load_as(path, model_class_of(path, config), config, **options)
+
+
+def load_with_head(
+    path: str | Path, auto_class: Any, settings: Mapping[str, Any], **options: Any
+) -> PreTrainedModel:
+    """Load a model with another head, whose weights are new unless the checkpoint has them; see `load`.
+
+    Args:
+        path: a folder, or the name of a model on the hub.
+        auto_class: the Auto class of transformers for the head.
+        settings: settings for the config, such as the names of the classes.
+        options: options of `from_pretrained`.
+    """
+    config = read_config(path, **settings)
+    with reported(f"{path} cannot have another head", "give a pretrained model"), torch.device("meta"):
+        model_class = type(auto_class.from_config(config, trust_remote_code=False))
+    return load_as(path, model_class, config, **settings, **options)
+
+
+def load_as(
+    path: str | Path, model_class: type[PreTrainedModel], config: PreTrainedConfig, **options: Any
+) -> PreTrainedModel:
+    """Load a checkpoint as a model of a class, with the config that `read_config` found; see `load`."""
     if Path(path).is_dir():
-        _check_shapes(Path(path), model_class, config)
-    try:
-        model = model_class.from_pretrained(path, **from_hub(path), **options)
-    except (OSError, ValueError, RuntimeError, ImportError, safetensors.SafetensorError) as error:
-        raise BadCheckpoint(f"{path} cannot be loaded: {one_line(error)}", "save it again") from error
+        with torch.device("meta"):
+            empty = build(path, model_class, config)
+        check_shapes(Path(path), empty, complete=model_class.__name__ in zip_classes())
+    with reported(f"{path} cannot be loaded", "save it again"):
+        # Without use_safetensors, a name on the hub could stand for a pickle.
+        model = model_class.from_pretrained(path, use_safetensors=True, **from_hub(path), **options)
     assert isinstance(model, PreTrainedModel)
     return model.eval()
 
 
-def read_config(path: str | Path) -> PreTrainedConfig:
-    """Read and check the config of a checkpoint, without its weights."""
-    if not Path(path).is_dir() and (Path(path).exists() or str(path).startswith((".", "/", "~"))):
-        raise BadCheckpoint(
-            f"{path} is not a folder", "give the folder of a checkpoint, or a name on the hub"
-        )
-    if Path(path).is_dir() and not (Path(path) / "config.json").is_file():
-        raise BadCheckpoint(f"{path} has no config.json", "give the folder that holds it")
-    try:
-        config = AutoConfig.from_pretrained(path, trust_remote_code=False, **from_hub(path))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        if not Path(path).is_dir():
-            raise BadCheckpoint(
-                f"there is no folder {path}, and the hub gave no model of that name: {one_line(error)}",
-                "check the name and the network",
-            ) from error
-        raise BadCheckpoint(
-            f"the config of {path} is not usable: {one_line(error)}", "check config.json"
-        ) from error
+def build(path: str | Path, model_class: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:
+    """Return a new model; raise BadCheckpoint if its config is not that of a model."""
+    with reported(f"the config of {path} is not usable", "check config.json"):
+        return model_class(config)
+
+
+def read_config(path: str | Path, **settings: Any) -> PreTrainedConfig:
+    """Read and check the config of a checkpoint, without its weights.
+
+    Args:
+        path: a folder, or the name of a model on the hub.
+        settings: values that replace those of the config.
+    """
+    found = _config_file(path)
+    written = read_object(found)
+    _check_written(written, path)
+    has_weights = any((found.parent / name).is_file() for name in (WEIGHTS, INDEX))
+    check_counts(written, read_shapes(found.parent) if has_weights else None, str(path))
+    with reported(f"the config of {path} is not usable", "check config.json"):
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False, **from_hub(path), **settings)
     assert isinstance(config, PreTrainedConfig)
     return config
 
 
-def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Read the names and shapes of a checkpoint's tensors from the headers of its files."""
-    index = folder / "model.safetensors.index.json"
-    try:
-        if index.is_file():
-            files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        else:
-            files = ["model.safetensors"]
-        shapes = {}
-        for name in files:
-            with safetensors.safe_open(folder / name, framework="pt") as file:
-                shapes.update({key: tuple(file.get_slice(key).get_shape()) for key in file.keys()})  # noqa: SIM118
-    except (OSError, ValueError, KeyError, safetensors.SafetensorError) as error:
+def _config_file(path: str | Path) -> Path:
+    """Return the config of a folder, or of a model on the hub, which is downloaded if necessary."""
+    if Path(path).is_dir():
+        if not (Path(path) / "config.json").is_file():
+            raise BadCheckpoint(f"{path} has no config.json", "give the folder that holds it")
+        return Path(path) / "config.json"
+    if Path(path).exists() or str(path).startswith((".", "/", "~")):
         raise BadCheckpoint(
-            f"the weights of {folder} cannot be read: {one_line(error)}", "save them again, as safetensors"
-        ) from error
-    return shapes
+            f"{path} is not a folder", "give the folder of a checkpoint, or a name on the hub"
+        )
+    with reported(
+        f"there is no folder {path}, and the hub gave no model of that name", "check the name and the network"
+    ):
+        found = cached_file(str(path), "config.json", **from_hub(path))
+    assert found is not None  # it raises an exception instead
+    return Path(found)
+
+
+def _check_written(settings: Mapping[str, Any], path: str | Path) -> None:
+    """Raise BadCheckpoint if a config asks for code or weights from elsewhere."""
+    for name in ATTENTION:
+        value = settings.get(name)
+        if value is not None and (not isinstance(value, str) or not value.isidentifier()):
+            raise BadCheckpoint(
+                f"{name} is {value!r:.40} in the config of {path}, which is no name of an implementation",
+                "remove it from config.json, and choose one with --attention",
+            )
+    if settings.get("transformers_weights") is not None:
+        raise BadCheckpoint(
+            f"transformers_weights in the config of {path} names other weights", f"use {WEIGHTS}"
+        )
+    if (Path(path) / "adapter_config.json").exists():
+        raise BadCheckpoint(f"{path} holds an adapter, not a whole model", "merge it into its model first")
 
 
 def model_class_of(path: str | Path, config: PreTrainedConfig) -> type[PreTrainedModel]:
     """Return the class that a config names; it is one of ziplm or transformers, never from the folder."""
     if not config.architectures:
         raise BadCheckpoint(f"{path} does not name its class", "save it again with save_pretrained")
-    name = config.architectures[0]
-    found = zip_classes().get(name) or getattr(transformers, name, None)
+    name = str(config.architectures[0])
+    found = zip_classes().get(name)
+    if found is None:
+        with reported(f"{path} is a model of class {name!r}, which cannot be imported", "check config.json"):
+            found = getattr(transformers, name, None)
     if not (isinstance(found, type) and issubclass(found, PreTrainedModel)):
         raise BadCheckpoint(
             f"{path} is a model of class {name!r}, which is not known",
             "save it with a head that transformers knows",
         )
+    if found.config_class is None or not isinstance(config, found.config_class):
+        raise BadCheckpoint(
+            f"{path} is a model of class {name!r}, but has the type {config.model_type!r}",
+            "save the checkpoint again",
+        )
     return found
-
-
-def _check_shapes(folder: Path, model_class: type[PreTrainedModel], config: PreTrainedConfig) -> None:
-    """Raise BadCheckpoint unless the files hold what the config promises; allocates no memory."""
-    with torch.device("meta"):
-        model = model_class(config)
-    found = read_shapes(folder)
-    tied = set(model.all_tied_weights_keys or {})
-    prefix = f"{model.base_model_prefix}."
-    for name, tensor in model.state_dict().items():
-        shape = found.get(name) or found.get(name.removeprefix(prefix)) or found.get(prefix + name)
-        # Checkpoints of shrunk models are complete; others may leave out what transformers initialises.
-        if shape is None and model_class.__name__ in zip_classes() and name not in tied:
-            raise BadCheckpoint(f"{folder} has no {name}", "save the checkpoint again")
-        if shape is not None and shape != tuple(tensor.shape):
-            raise BadCheckpoint(
-                f"{name} in {folder} has shape {shape}, but its config says {tuple(tensor.shape)}",
-                "save the checkpoint again",
-            )

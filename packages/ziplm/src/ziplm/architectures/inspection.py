@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from ziplm.architectures.checkpoint import model_class_of, read_config
+from ziplm.architectures.checkpoint import build, model_class_of, read_config
 from ziplm.architectures.registry import architecture_of
 from ziplm.architectures.zip_layers import ZipModel, check_sizes
 
@@ -53,7 +53,7 @@ def inspect(model: PreTrainedModel | str | Path) -> Inspection:
         return _inspect_model(model)
     config = read_config(model)
     with torch.device("meta"):
-        return _inspect_model(model_class_of(model, config)(config))
+        return _inspect_model(build(model, model_class_of(model, config), config))
 
 
 def _inspect_model(model: PreTrainedModel) -> Inspection:

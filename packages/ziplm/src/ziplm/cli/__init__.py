@@ -33,14 +33,14 @@ COMMANDS = (
 
 EXIT_CODES = Text("""Exit codes:
    0  done
-   1  failed: for example a full disk, an unreadable file or a training that diverges
+   1  failed: for example a full disk, or an unreadable file
    2  usage: options, data files, latency table
    3  model not supported
    4  bad checkpoint
    5  run folder is foreign, damaged, in use, or was made with other options
    6  target out of reach
    7  an engine or an optional package is missing
-   8  a model computes values that are not finite
+   8  a model computes values that are not finite, or a training diverges
   70  a bug in ziplm
  130  interrupted""")
 

@@ -22,6 +22,8 @@ from ziplm.stages.fisher import Fisher
 from ziplm.stages.gradients import batch_gradients
 from ziplm.stages.statistics import BranchStatistics, StreamSums
 from ziplm.tasks.base import Features, Progress, Task
+from ziplm.tasks.finite import require_finite
+from ziplm.tasks.inference import finite_outputs
 
 
 def gather_fisher(
@@ -84,6 +86,9 @@ def gather_statistics(
 
     Returns:
         The statistics by branch name.
+
+    Raises:
+        NotFinite: if the inputs of a branch, or the outputs of the model, are not finite.
     """
     architecture = architecture_of(model)
     position = _Position()
@@ -95,7 +100,7 @@ def gather_statistics(
         for number, (chosen, batch) in enumerate(task.batches(features, batch_size, model.device)):
             position.mask = batch["attention_mask"].bool()
             if workers.owns(number):
-                task.head.outputs(model, batch)
+                finite_outputs(task, model, batch)
             position.first_token += int(position.mask.sum())
             done += len(chosen)
             if progress is not None:
@@ -131,6 +136,7 @@ class _Tap:
         # Sums are float64, which MPS devices do not have.
         self._device = model.device if model.device.type != "mps" else torch.device("cpu")
         self._norm = architecture.norm_after(model, branch)
+        self._name = branch.name
         self._weights, self._position = weights.get(branch.name), position
         self.moments = Moments(architecture.weight(model, branch).shape[1], self._device)
         self.stream = StreamSums(centred=not architecture.declaration.rms_norm)
@@ -138,6 +144,7 @@ class _Tap:
     def see(self, seen: Seen) -> None:
         """Add one forward pass."""
         mask, first = self._position.mask, self._position.first_token
+        require_finite(f"the inputs of {self._name}", [seen.inputs])
         weights = None
         if self._weights is not None:
             weights = self._weights[first : first + int(mask.sum())].to(self._device)

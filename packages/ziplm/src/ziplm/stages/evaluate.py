@@ -9,7 +9,9 @@ from transformers import PreTrainedModel
 from ziplm.runs.workers import ALONE, Workers
 from ziplm.stages.intervals import Interval, difference_interval, metric_intervals
 from ziplm.tasks.base import Features, Predictions, Progress, Task
+from ziplm.tasks.finite import require_finite
 from ziplm.tasks.heads import Divergence
+from ziplm.tasks.inference import finite_outputs
 
 BATCH_SIZE = 8  # small, so that the spread between batches shows how certain a difference is
 
@@ -77,9 +79,15 @@ def divergences(
     features: Sequence[Features],
     workers: Workers = ALONE,
 ) -> list[Divergence]:
-    """Return the divergence of a model's outputs from those of a reference, for each small batch."""
+    """Return the divergence of a model's outputs from those of a reference, for each small batch.
+
+    Raises:
+        NotFinite: if an output of either model, or the divergence, is not finite.
+    """
     head, parts = task.head, []
     for _, batch in workers.share(task.batches(features, BATCH_SIZE, reference.device)):
-        wanted = head.outputs(reference, batch)
-        parts.append(head.divergence(model, head.outputs(model, batch), wanted, batch))
+        wanted = finite_outputs(task, reference, batch)
+        part = head.divergence(model, finite_outputs(task, model, batch), wanted, batch)
+        require_finite("the divergence from the reference model", [torch.tensor(part.total)])
+        parts.append(part)
     return workers.gathered(parts)

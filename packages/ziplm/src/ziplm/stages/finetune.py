@@ -56,7 +56,7 @@ def finetune(
     Raises:
         UsageError: if there are no examples, if the folder belongs to another training, or if model, teacher
             and loss do not fit each other.
-        ZipLMError: if the loss becomes nan or infinite.
+        NotFinite: if the loss or a weight becomes nan or infinite.
     """
     folder = Path(folder)
     check_teacher(model, teacher, loss)

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from ziplm.architectures.base import Branch
 from ziplm.architectures.registry import architecture_of
-from ziplm.errors import ZipLMError
+from ziplm.errors import NotFinite
 from ziplm.runs.workers import ALONE, Workers
 from ziplm.tasks.base import Features, Progress, Task
 
@@ -81,7 +81,7 @@ def batch_gradients(
 
 def _require_finite(what: str, values: Iterable[torch.Tensor], samples: int) -> None:
     if not all(bool(value.isfinite().all()) for value in values):
-        raise ZipLMError(
+        raise NotFinite(
             f"{what} are not finite in a batch of {samples} samples", "check the model, or use --no-gradients"
         )
 

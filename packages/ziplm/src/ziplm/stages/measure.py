@@ -22,7 +22,15 @@ from transformers import PreTrainedModel
 
 from ziplm.errors import UsageError
 from ziplm.options.setting import Setting
-from ziplm.stages.workload import clock_of, dtype_of, generation, kept_seed, random_tokens, setting_for
+from ziplm.stages.workload import (
+    clock_of,
+    dtype_of,
+    generation,
+    kept_seed,
+    random_tokens,
+    require_finite_outputs,
+    setting_for,
+)
 
 ENGINES = {"eager": EagerEngine, "compile": CompileEngine}
 
@@ -133,13 +141,15 @@ def compare_models(
 
     Raises:
         UsageError: if the setting does not fit a model (see `setting_for`).
+        NotFinite: if the outputs of a model are not finite.
     """
     setting = setting_for(setting, list(models.values()))
     inputs = tuple(random_tokens(list(models.values()), setting, length) for length in setting.lengths)
     prepared = {}
     for name, model in models.items():
         model.to(device=setting.device, dtype=dtype_of(setting))  # type: ignore[call-arg]  # a decorator hides self
-        prepared[name] = [_timed_call(model.eval(), setting, tokens) for tokens in inputs]
+        require_finite_outputs(name, model.eval(), inputs[0])
+        prepared[name] = [_timed_call(model, setting, tokens) for tokens in inputs]
     variants: dict[str, Callable[..., object]] = {name: calls[0] for name, calls in prepared.items()}
     clock: Clock | Literal["wall", "cpu"] = clock_of(setting)
     if len(inputs) > 1:

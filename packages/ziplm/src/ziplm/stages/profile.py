@@ -23,6 +23,7 @@ from ziplm.stages.workload import (
     generation,
     kept_seed,
     random_tokens,
+    require_finite_outputs,
     setting_for,
 )
 
@@ -102,10 +103,12 @@ def latency_table(
 
     Raises:
         UsageError: if the setting does not fit the model (see `setting_for`).
+        NotFinite: if the outputs of the model are not finite.
     """
     architecture = architecture_of(model)
     setting = setting_for(setting, [model])
     model.to(device=setting.device, dtype=dtype_of(setting))  # type: ignore[call-arg]
+    require_finite_outputs("the model", model, random_tokens([model], setting, setting.lengths[0]))
     kinds = architecture.kinds(model)
     calls = {kind: branch_calls(setting, kind) for kind in kinds}
     families = {

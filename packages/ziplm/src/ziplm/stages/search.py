@@ -5,6 +5,7 @@ samples, which the traces have not seen. With method "direct", the result is kep
 on the judging samples; the other methods serve for comparisons, and their results are always kept.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import Any
 
 from spdy_search import InfeasibleBudget, Problem, SearchResult, search
 
-from ziplm.errors import BadRun, UnreachableTarget
+from ziplm.errors import BadRun, NotFinite, UnreachableTarget
 from ziplm.stages.choices import Choices, Levels
+from ziplm.tasks.finite import HINT
 
 Loss = Callable[[Sequence[int]], float]
 """Computes a loss from the number of groups removed from each branch."""
@@ -59,8 +61,15 @@ class _RememberedLoss:
     def __call__(self, levels: Levels) -> float:
         key = tuple(int(level) for level in levels)
         if key not in self.known:
-            self.known[key] = self._loss(self._choices.removed(key))
+            self.known[key] = _finite(self._loss(self._choices.removed(key)))
         return self.known[key]
+
+
+def _finite(loss: float) -> float:
+    """Return the loss; raise NotFinite if it is not finite, because it could not be compared with others."""
+    if not math.isfinite(loss):
+        raise NotFinite(f"the loss of a shrunk model is {loss}", HINT)
+    return loss
 
 
 def find_levels(
@@ -93,13 +102,14 @@ def find_levels(
     Raises:
         UnreachableTarget: if the budgets cannot all be met.
         BadRun: if the checkpoint is damaged.
+        NotFinite: if a loss is not finite.
     """
     remembered = _RememberedLoss(choices, loss)
     starts = _prior_solutions(choices, budgets, prior_names)
     losses = {name: remembered(levels) for name, levels in starts.items()}
     best = min(losses, key=lambda name: losses[name])
     chosen = starts[best]
-    start_loss = judge(choices.removed(chosen))
+    start_loss = _finite(judge(choices.removed(chosen)))
     searched_loss = None
     if method != "prior" and evaluations > 0 and not choices.uniform:
         extra_starts = list(starts.values()) if method == "direct" else []  # other methods choose their own
@@ -113,7 +123,7 @@ def find_levels(
             checkpoint,
             progress,
         )
-        searched_loss = judge(choices.removed(result.levels))
+        searched_loss = _finite(judge(choices.removed(result.levels)))
         if searched_loss < start_loss or method != "direct":
             chosen = result.levels
     levels = tuple(int(level) for level in chosen)

@@ -21,7 +21,7 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_pt_utils import DistributedLengthGroupedSampler
 
 from ziplm.architectures.registry import architecture_of
-from ziplm.errors import UsageError, ZipLMError, one_line
+from ziplm.errors import NotFinite, UsageError, one_line
 from ziplm.stages.training_folder import mark_whole, wait_for_everyone
 from ziplm.tasks.base import Features, Progress, Task
 from ziplm.tasks.heads import Batch, inputs_of
@@ -80,7 +80,7 @@ class DistillationTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        """Return the loss of one batch, a scalar; raise ZipLMError if it is not finite."""
+        """Return the loss of one batch, a scalar; raise NotFinite if it is not finite."""
         if self.loss is None:
             loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         else:
@@ -148,9 +148,9 @@ class _Bookkeeping(TrainerCallback):
             mark_whole(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}")
 
 
-def diverged(what: str, step: int) -> ZipLMError:
+def diverged(what: str, step: int) -> NotFinite:
     """Return the error for a training that diverged."""
-    return ZipLMError(
+    return NotFinite(
         f"{what} at step {step}",
         "try a smaller learning rate, or precision float32",
     )

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from ziplm.architectures.registry import positions_of
 from ziplm.errors import UsageError, one_line
 from ziplm.options.setting import Setting
+from ziplm.tasks.finite import require_finite
 
 DEFAULT_LENGTHS = (16, 64, 128)  # for latency and generate, where they fit the model
 TOP_K = 50
@@ -173,3 +174,11 @@ def random_tokens(models: Sequence[PreTrainedModel], setting: Setting, length: i
     vocabulary = min(model.config.vocab_size for model in models)
     shape = (setting.batch_size, length)
     return torch.randint(vocabulary, shape, generator=torch.Generator().manual_seed(0)).to(setting.device)
+
+
+@torch.inference_mode()
+def require_finite_outputs(name: str, model: PreTrainedModel, tokens: torch.Tensor) -> None:
+    """Raise NotFinite if a model's outputs are not finite: their time may not be that of other numbers."""
+    made = model(tokens).values()
+    numbers = [value for value in made if isinstance(value, torch.Tensor) and value.is_floating_point()]
+    require_finite(f"the outputs of {name}", numbers)

@@ -8,11 +8,11 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 import torch
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ziplm.architectures.checkpoint import load, model_class_of, read_config
-from ziplm.architectures.network import from_hub
-from ziplm.errors import BadCheckpoint, UsageError, one_line
+from ziplm.architectures.checkpoint import load, load_with_head, model_class_of, read_config
+from ziplm.architectures.tokenizers import load_tokenizer
+from ziplm.errors import UsageError
 from ziplm.options.source import Source
 from ziplm.tasks.heads import IGNORED, LABELS, Batch, Head
 
@@ -28,7 +28,6 @@ Predictions = dict[str, np.ndarray]
 An example is a text, a pair, a sentence, a question or a window of text: the unit that intervals resample.
 """
 
-VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
@@ -99,15 +98,7 @@ class Task(ABC):
         auto_class, settings = found
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            try:
-                model = auto_class.from_pretrained(path, **settings, **from_hub(path), **options)
-            except (OSError, ValueError, RuntimeError) as error:
-                raise BadCheckpoint(
-                    f"{path} cannot be given a head for task {self.name}: {one_line(error)}",
-                    "give a pretrained BERT",
-                ) from error
-        assert isinstance(model, PreTrainedModel)
-        return model.eval()
+            return load_with_head(path, auto_class, settings, **options)
 
     def new_head(self) -> tuple[Any, dict[str, Any]] | None:
         """Return how to load a model with an untrained head for this task, or None if that is not supported.
@@ -123,20 +114,7 @@ class Task(ABC):
         Raises:
             BadCheckpoint: if the tokenizer is missing or cannot be loaded.
         """
-        if Path(path).is_dir() and not any((Path(path) / name).is_file() for name in VOCABULARIES):
-            # Without these files, transformers 5 would return a tokenizer with an empty vocabulary.
-            raise BadCheckpoint(
-                f"{path} has no tokenizer", "save it beside the model: tokenizer.save_pretrained(folder)"
-            )
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False, **from_hub(path))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
-            raise BadCheckpoint(
-                f"the tokenizer of {path} cannot be loaded: {one_line(error)}",
-                "save it beside the model again",
-            ) from error
-        assert isinstance(tokenizer, PreTrainedTokenizerBase)
-        return tokenizer
+        return load_tokenizer(path)
 
     @abstractmethod
     def load_splits(
@@ -190,6 +168,7 @@ class Task(ABC):
 
         Raises:
             UsageError: if there are no examples, or the batch size is not positive.
+            NotFinite: if an output of the model is not finite.
         """
 
     @abstractmethod
@@ -197,7 +176,7 @@ class Task(ABC):
         """Compute all metrics by name from the predictions on a split, or on any selection of its examples.
 
         Raises:
-            UsageError: if a metric is not finite.
+            NotFinite: if a metric is not finite.
         """
 
     @final
@@ -220,7 +199,8 @@ class Task(ABC):
             Metrics by name.
 
         Raises:
-            UsageError: if there are no examples, the batch size is not positive, or a metric is not finite.
+            UsageError: if there are no examples, or the batch size is not positive.
+            NotFinite: if an output of the model, or a metric, is not finite.
         """
         return self.metrics_of(self.predict(model, features, batch_size, progress))
 

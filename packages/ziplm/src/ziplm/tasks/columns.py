@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from ziplm.errors import UsageError
+from ziplm.errors import BadCheckpoint, UsageError
 from ziplm.tasks.files import Table
 
 TEXT_NAMES = (
@@ -130,7 +130,7 @@ def numbers_of(table: Table, column: str) -> list[float]:
     for row, value in enumerate(table.columns[column], start=1):
         try:
             number = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = float("nan")
         if not abs(number) < float("inf"):
             raise UsageError(
@@ -142,8 +142,15 @@ def numbers_of(table: Table, column: str) -> list[float]:
 
 
 def model_labels(model: PreTrainedModel) -> dict[str, int]:
-    """Return the model's class numbers by name."""
-    return {str(name): int(number) for name, number in (model.config.label2id or {}).items()}
+    """Return the model's class numbers by name; raise BadCheckpoint if they are not numbers."""
+    found = model.config.label2id or {}
+    numbers = {str(name): _whole_number(number) for name, number in found.items()}
+    if wrong := [name for name, number in numbers.items() if number is None]:
+        raise BadCheckpoint(
+            f"label2id in the config of the model has {found[wrong[0]]!r:.40} for the class {wrong[0]!r:.40}",
+            "give every class a whole number in config.json",
+        )
+    return {name: number for name, number in numbers.items() if number is not None}
 
 
 def outputs_of(model: PreTrainedModel) -> int:
@@ -155,6 +162,6 @@ def _whole_number(value: Any) -> int | None:
     """Convert 1, 1.0, "1" and True to 1; return None for anything that is not a whole number."""
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return int(number) if number.is_integer() else None

@@ -8,16 +8,16 @@ from typing import Any, get_args
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ziplm.architectures.checkpoint import load
-from ziplm.architectures.network import from_hub
+from ziplm.architectures.checkpoint import load, load_as, read_config
 from ziplm.errors import UsageError
 from ziplm.options.source import Source
 from ziplm.tasks.base import Features, Predictions, Progress, Splits, Task
 from ziplm.tasks.columns import TEXT_NAMES, numbers_of, text_columns, texts_of
 from ziplm.tasks.encoding import Tokenised, padding_token, require_match
 from ziplm.tasks.files import Table, existing, read_table, read_text
+from ziplm.tasks.finite import finite
 from ziplm.tasks.heads import Embedding
-from ziplm.tasks.inference import evaluation_batches, finite, inference
+from ziplm.tasks.inference import evaluation_batches, finite_outputs, inference
 from ziplm.tasks.metrics import pearson, spearman
 from ziplm.tasks.reading import read_parts
 from ziplm.tasks.sentence_folder import Pooling, copy_settings, read_settings
@@ -65,7 +65,7 @@ class EmbeddingTask(Task):
             # A checkpoint of the bare model includes a pooler. Embeddings do not use it, so it may be random.
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                model = type(model).from_pretrained(path, **from_hub(path), **options).eval()
+                model = load_as(path, type(model), read_config(path), **options)
         return model
 
     def load_splits(
@@ -100,7 +100,7 @@ class EmbeddingTask(Task):
         embeddings = torch.zeros(len(features), model.config.hidden_size)
         with inference(model):
             for chosen, batch in evaluation_batches(self, model, features, batch_size, progress):
-                embeddings[chosen] = self.head.outputs(model, batch).float().cpu()
+                embeddings[chosen] = finite_outputs(self, model, batch).float().cpu()
         return embeddings
 
     def prepare_reference(self, model: PreTrainedModel, features: Sequence[Features]) -> None:

@@ -1,5 +1,6 @@
 """Tokenise texts on access, and check that tokenizer and model fit."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
@@ -8,10 +9,17 @@ import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ziplm.architectures.registry import positions_of
-from ziplm.errors import UsageError
+from ziplm.architectures.untrusted import reported
+from ziplm.errors import BadCheckpoint, UsageError
 from ziplm.tasks.base import Features
 
 PORTION = 1000  # number of texts tokenised in one call
+
+
+def encoded(tokenizer: PreTrainedTokenizerBase, *texts: Any, **options: Any) -> Any:
+    """Return what a tokenizer makes of texts; raise UsageError if it fails, as damaged ones do on some."""
+    with reported("the tokenizer fails on a text", "give the model's own tokenizer", UsageError):
+        return tokenizer(*texts, verbose=False, **options)
 
 
 class Examples(Sequence[Features]):
@@ -60,15 +68,15 @@ class Tokenised(Examples):
         """Return several examples by index."""
         if not indices:
             return []
-        encoded = self.tokenizer(
+        made = encoded(
+            self.tokenizer,
             *[[column[index] for index in indices] for column in self.texts],
             truncation=True,
             max_length=self.max_length,
             return_attention_mask=True,
-            verbose=False,
         )
         return [
-            {name: values[position] for name, values in encoded.items()}
+            {name: values[position] for name, values in made.items()}
             | {name: values[index] for name, values in self.others.items()}
             for position, index in enumerate(indices)
         ]
@@ -91,9 +99,17 @@ def require_match(
         max_length: maximum number of tokens of an example.
         texts: number of texts in an example, 1 or 2.
     """
-    if len(tokenizer) > model.config.vocab_size:
+    # Ids may have gaps, so that the largest says more than their number.
+    tokens = 1 + max(tokenizer.get_vocab().values(), default=-1)
+    if tokens > model.config.vocab_size:
         raise UsageError(
-            f"the tokenizer has {len(tokenizer)} tokens, but the model {model.config.vocab_size} embeddings",
+            f"the tokenizer has {tokens} tokens, but the model {model.config.vocab_size} embeddings",
+            "give the model's own tokenizer",
+        )
+    kinds = encoded(tokenizer, *["a"] * texts).get("token_type_ids", [])
+    if max(kinds, default=0) >= getattr(model.config, "type_vocab_size", math.inf):
+        raise UsageError(
+            f"the tokenizer has token type {max(kinds)}, but the model knows {model.config.type_vocab_size}",
             "give the model's own tokenizer",
         )
     least = tokenizer.num_special_tokens_to_add(pair=texts == 2) + texts
@@ -111,7 +127,13 @@ def padding_token(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
     The model's own comes first, because some models search their input for it; then the tokenizer's.
     """
     candidates = (model.config.pad_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
-    return next(candidate for candidate in candidates if candidate is not None)
+    chosen = next(candidate for candidate in candidates if candidate is not None)
+    if type(chosen) is not int or not 0 <= chosen < model.config.vocab_size:
+        raise BadCheckpoint(
+            f"the padding token is {chosen!r:.40}, but the model knows 0 to {model.config.vocab_size - 1}",
+            "correct pad_token_id in config.json",
+        )
+    return chosen
 
 
 class Packed(Examples):

@@ -2,16 +2,17 @@
 
 import csv
 import io
-import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 
+from ziplm.architectures.untrusted import reported
 from ziplm.errors import UsageError, one_line
+from ziplm.files import parse_json
 
 
 @dataclass(frozen=True)
@@ -82,10 +83,12 @@ def read_text(path: str | Path) -> str:
 
 def existing(path: str | Path) -> Path:
     """Return the path of a file, with ``~`` expanded; raise UsageError unless the file exists."""
-    file = Path(path).expanduser()
-    if not file.is_file():
-        what = "is a folder, not a file" if file.is_dir() else "does not exist"
-        raise UsageError(f"{path} {what}", "check the path")
+    with reported(f"{str(path)!r} is not a path", "check the path", UsageError):
+        file = Path(path).expanduser()
+        is_file, is_folder, exists = file.is_file(), file.is_dir(), os.path.lexists(file)
+    if not is_file:
+        other = "is a folder, not a file" if is_folder else "is neither a file nor a folder"
+        raise UsageError(f"{path} {other if exists else 'does not exist'}", "check the path")
     return file
 
 
@@ -97,9 +100,9 @@ def read_json_records(file: Path) -> list[Any]:
     """
     text = read_text(file)
     try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        if "\n" in text.strip() and error.msg.startswith("Extra data"):
+        content = parse_json(text)
+    except ValueError as error:
+        if "\n" in text.strip() and str(error).startswith("Extra data"):
             return _json_lines(file, text)
         raise UsageError(f"{file} is not JSON: {one_line(error)}", "correct the file") from error
     if isinstance(content, dict):
@@ -114,8 +117,8 @@ def _json_lines(file: Path, text: str) -> list[Any]:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
-                records.append(json.loads(line))
-            except json.JSONDecodeError as error:
+                records.append(parse_json(line))
+            except ValueError as error:
                 raise UsageError(
                     f"line {number} of {file} is not JSON: {one_line(error)}", "correct the line"
                 ) from error
@@ -155,10 +158,7 @@ def _rows_as_columns(
     if not header:
         return {}
     names = header[0]
-    if len(set(names)) < len(names):
-        raise UsageError(
-            f"{file} has two columns with the same name among {', '.join(names)}", "rename one of them"
-        )
+    _require_distinct(file, names)
     kept = []
     for number, row in enumerate(rows, start=1):
         if len(row) == len(names):
@@ -173,7 +173,15 @@ def _rows_as_columns(
 
 
 def _read_parquet(file: Path) -> dict[str, list[Any]]:
-    try:
-        return pyarrow.parquet.read_table(file).to_pydict()
-    except (pyarrow.ArrowException, OSError) as error:
-        raise UsageError(f"{file} is not a parquet file: {one_line(error)}", "write it again") from error
+    # Besides its own exceptions, pyarrow raises those of Python for values that Python cannot hold.
+    with reported(f"{file} is not a parquet file that can be read", "write it again", UsageError):
+        table = pyarrow.parquet.ParquetFile(file).read(use_threads=False)
+        _require_distinct(file, table.column_names)
+        return table.to_pydict()
+
+
+def _require_distinct(file: Path, names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
+        raise UsageError(
+            f"{file} has two columns with the same name among {', '.join(names)}", "rename one of them"
+        )

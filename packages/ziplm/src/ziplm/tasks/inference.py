@@ -1,6 +1,5 @@
 """Run a model over examples to evaluate it."""
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -9,17 +8,15 @@ from transformers import PreTrainedModel
 
 from ziplm.errors import UsageError
 from ziplm.tasks.base import Features, Progress, Task
+from ziplm.tasks.finite import require_finite
 from ziplm.tasks.heads import Batch
 
 
-def finite(metrics: dict[str, float]) -> dict[str, float]:
-    """Return the metrics; raise UsageError if any of them is not finite, so that it is never recorded."""
-    if not all(math.isfinite(value) for value in metrics.values()):
-        raise UsageError(
-            f"the model's outputs are not finite: {', '.join(f'{k} {v}' for k, v in metrics.items())}",
-            "load it in float32, or compress less",
-        )
-    return metrics
+def finite_outputs(task: Task, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
+    """Return the outputs of the task's head for a batch; raise NotFinite if they are not finite."""
+    made = task.head.outputs(model, batch)
+    require_finite("the model's outputs", [made])
+    return made
 
 
 @contextmanager

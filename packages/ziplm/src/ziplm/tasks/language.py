@@ -15,10 +15,11 @@ from ziplm.errors import UsageError
 from ziplm.options.source import Source
 from ziplm.tasks.base import Features, Predictions, Progress, Splits, Task
 from ziplm.tasks.columns import text_columns, texts_of
-from ziplm.tasks.encoding import Examples, padding_token, require_match
+from ziplm.tasks.encoding import Examples, encoded, padding_token, require_match
 from ziplm.tasks.files import Table, existing, read_table, read_text
+from ziplm.tasks.finite import finite
 from ziplm.tasks.heads import IGNORED
-from ziplm.tasks.inference import evaluation_batches, finite, inference
+from ziplm.tasks.inference import evaluation_batches, finite_outputs, inference
 from ziplm.tasks.language_model import ROWS, LanguageModel
 from ziplm.tasks.reading import read_parts
 
@@ -75,7 +76,7 @@ class LanguageTask(Task):
         with inference(model):
             head = language_head(model)
             for chosen, batch in evaluation_batches(self, model, features, batch_size, progress):
-                states = self.head.outputs(model, batch)  # (batch, tokens, hidden)
+                states = finite_outputs(self, model, batch)  # (batch, tokens, hidden)
                 labels = batch["labels"]  # (batch, tokens)
                 if self.head.kind == "causal":
                     states, labels = states[:, :-1], labels[:, 1:]
@@ -197,8 +198,8 @@ def tokens_of(tokenizer: PreTrainedTokenizerBase, text: str) -> np.ndarray:
         UsageError: if the text has fewer than two tokens.
     """
     pieces = list(pieces_of(text))
-    encoded = tokenizer(pieces, add_special_tokens=False, verbose=False)["input_ids"] if pieces else []
-    tokens = np.concatenate([np.zeros(0, np.int32), *(np.array(ids, np.int32) for ids in encoded)])
+    made = encoded(tokenizer, pieces, add_special_tokens=False)["input_ids"] if pieces else []
+    tokens = np.concatenate([np.zeros(0, np.int32), *(np.array(ids, np.int32) for ids in made)])
     if len(tokens) < 2:
         raise UsageError(f"a text holds {len(tokens)} tokens", "give at least two, preferably many thousands")
     return tokens

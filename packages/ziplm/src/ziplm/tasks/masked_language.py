@@ -8,7 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ziplm.errors import UsageError
 from ziplm.options.source import Source
 from ziplm.tasks.base import Features, Splits
-from ziplm.tasks.encoding import Examples, padding_token, require_match
+from ziplm.tasks.encoding import Examples, encoded, padding_token, require_match
 from ziplm.tasks.heads import IGNORED
 from ziplm.tasks.language import LanguageTask, tokens_of
 from ziplm.tasks.language_model import LanguageModel
@@ -111,7 +111,9 @@ class MaskedWindows(Examples):
 
 def frame_of(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """Return the ids of the special tokens that the tokenizer puts before and after a text."""
-    encoded = tokenizer("a", return_special_tokens_mask=True)
-    special, ids = encoded["special_tokens_mask"], encoded["input_ids"]
+    made = encoded(tokenizer, "a", return_special_tokens_mask=True)
+    special, ids = made["special_tokens_mask"], made["input_ids"]
+    if 0 not in special:
+        raise UsageError("the tokenizer has only special tokens", "give the model's own tokenizer")
     first, last = special.index(0), len(special) - special[::-1].index(0)
     return ids[:first], ids[last:]

@@ -1,6 +1,5 @@
 """Settings that sentence-transformers stores beside a model: pooling and maximum input length."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any, Literal
@@ -9,7 +8,8 @@ from transformers.utils.hub import cached_file
 
 from ziplm.architectures.checkpoint import read_config
 from ziplm.architectures.network import from_hub
-from ziplm.errors import BadCheckpoint, one_line
+from ziplm.architectures.untrusted import inside, read_object, read_untrusted
+from ziplm.errors import BadCheckpoint
 from ziplm.files import write_json, written_whole
 
 Pooling = Literal["mean", "cls"]
@@ -37,6 +37,7 @@ def copy_settings(source: str | Path, target: str | Path, pooling: Pooling) -> N
         _write_pooling(Path(target), POOLING_FOLDER, {}, pooling)
         write_json(Path(target) / "modules.json", MODULES)
         return
+    saved, _ = read_settings(source)
     folders = [module["path"] for module in modules if module["path"]]
     for name in (
         SETTINGS,
@@ -45,16 +46,29 @@ def copy_settings(source: str | Path, target: str | Path, pooling: Pooling) -> N
     ):
         _copy(source, target, name)
     for module in modules:
-        if module["type"].endswith("Pooling") and read_settings(source)[0] != pooling:
-            settings = _read_json(source, f"{module['path']}/config.json")
+        if module["type"].endswith("Pooling") and saved != pooling:
+            settings = _read_object(source, f"{module['path']}/config.json")
             _write_pooling(Path(target), module["path"], settings, pooling)
     _copy(source, target, "modules.json")  # last, because it refers to the other files
 
 
 def read_modules(path: str | Path) -> list[dict[str, Any]]:
-    """Read the modules of a sentence-transformers folder or repository; empty for any other model."""
-    modules = _read_json(path, "modules.json")
-    return [{"path": "", "type": "", **module} for module in modules] if modules else []
+    """Read the modules of a sentence-transformers folder or repository; empty for any other model.
+
+    Raises:
+        BadCheckpoint: if the file is damaged, or names a path that leaves its folder.
+    """
+    file = _find(path, "modules.json")
+    modules = [] if file is None else read_untrusted(file)
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise BadCheckpoint(f"{file} does not hold a list of modules", "correct the file")
+    found = [{"path": "", "type": "", **module} for module in modules]
+    for module in found:
+        assert file is not None
+        inside(file.parent, module["path"], str(file))
+        if not isinstance(module["type"], str):
+            raise BadCheckpoint(f"{file} has a module of type {module['type']!r:.40}", "correct the file")
+    return found
 
 
 def read_settings(path: str | Path) -> tuple[Pooling | None, int | None]:
@@ -70,7 +84,7 @@ def read_settings(path: str | Path) -> tuple[Pooling | None, int | None]:
     for module in read_modules(path):
         kind = module["type"].rpartition(".")[2]
         if kind == "Pooling":
-            settings = _read_json(path, f"{module['path']}/config.json") or {}
+            settings = _read_object(path, f"{module['path']}/config.json")
             modes = [
                 key for key, value in settings.items() if key.startswith("pooling_mode") and value is True
             ]
@@ -83,7 +97,11 @@ def read_settings(path: str | Path) -> tuple[Pooling | None, int | None]:
             raise BadCheckpoint(
                 f"{path} has a module {kind}", "give a model that is only a transformer and a pooling"
             )
-    longest = (_read_json(path, SETTINGS) or {}).get("max_seq_length")
+    longest = _read_object(path, SETTINGS).get("max_seq_length")
+    if longest is not None and (type(longest) is not int or longest < 1):
+        raise BadCheckpoint(
+            f"max_seq_length is {longest!r:.40} in {SETTINGS} of {path}", "give a whole number from 1 up"
+        )
     return pooling, longest
 
 
@@ -105,14 +123,10 @@ def _find(path: str | Path, name: str) -> Path | None:
     return Path(found) if found else None
 
 
-def _read_json(path: str | Path, name: str) -> Any:
+def _read_object(path: str | Path, name: str) -> dict[str, Any]:
+    """Read an object from a file of a folder or repository; it is empty if there is no such file."""
     file = _find(path, name)
-    if file is None:
-        return None
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise BadCheckpoint(f"{file} is not JSON: {one_line(error)}", "correct the file") from error
+    return {} if file is None else read_object(file)
 
 
 def _write_pooling(target: Path, folder: str, settings: dict[str, Any], pooling: Pooling) -> None:

@@ -11,10 +11,10 @@ from ziplm.errors import UsageError
 from ziplm.options.source import Source
 from ziplm.tasks.base import INPUTS, Features, Predictions, Progress, Splits, Task
 from ziplm.tasks.columns import require_columns
-from ziplm.tasks.encoding import PORTION, Packed, padding_token, require_match
+from ziplm.tasks.encoding import PORTION, Packed, encoded, padding_token, require_match
 from ziplm.tasks.files import Table, existing, read_json_records, read_table
 from ziplm.tasks.heads import Spans
-from ziplm.tasks.inference import evaluation_batches, inference
+from ziplm.tasks.inference import evaluation_batches, finite_outputs, inference
 from ziplm.tasks.reading import read_parts
 from ziplm.tasks.squad_metrics import best_score, exact_match, f1
 
@@ -96,7 +96,8 @@ class SquadTask(Task):
         packed = Packed((*INPUTS, "offsets"))
         for start in range(0, len(questions), PORTION):
             portion = questions[start : start + PORTION]
-            encoded = tokenizer(
+            made = encoded(
+                tokenizer,
                 _shortened(tokenizer, [item.question for item in portion], third),
                 [item.context for item in portion],
                 truncation="only_second",
@@ -105,15 +106,14 @@ class SquadTask(Task):
                 return_overflowing_tokens=True,
                 return_offsets_mapping=True,
                 return_attention_mask=True,
-                verbose=False,
             )
-            for row, which in enumerate(encoded["overflow_to_sample_mapping"]):
-                offsets = np.array(encoded["offset_mapping"][row])  # (tokens, 2): characters
-                in_context = [part == 1 for part in encoded.sequence_ids(row)]
+            for row, which in enumerate(made["overflow_to_sample_mapping"]):
+                offsets = np.array(made["offset_mapping"][row])  # (tokens, 2): characters
+                in_context = [part == 1 for part in made.sequence_ids(row)]
                 offsets[np.logical_not(in_context)] = -1
                 first, last = _positions(offsets, portion[which])
                 packed.append(
-                    {name: encoded[name][row] for name in INPUTS if name in encoded}
+                    {name: made[name][row] for name in INPUTS if name in made}
                     | {
                         "offsets": offsets.ravel(),
                         "start_positions": first,
@@ -140,7 +140,7 @@ class SquadTask(Task):
         best: dict[int, tuple[float, str, tuple[str, ...]]] = {}
         with inference(model):
             for chosen, batch in evaluation_batches(self, model, features, batch_size, progress):
-                logits = self.head.outputs(model, batch).float().cpu().numpy()  # (batch, 2, tokens)
+                logits = finite_outputs(self, model, batch).float().cpu().numpy()  # (batch, 2, tokens)
                 for index, (starts, ends) in zip(chosen, logits, strict=True):
                     window = features[index]
                     score, answer = self.answer(starts, ends, window)
@@ -256,10 +256,10 @@ def _answer_pairs(answers: Any) -> tuple[tuple[str, int], ...]:
 
 def _shortened(tokenizer: PreTrainedTokenizerBase, questions: list[str], most: int) -> list[str]:
     """Cut questions after `most` tokens."""
-    encoded = tokenizer(questions, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    made = encoded(tokenizer, questions, add_special_tokens=False, return_offsets_mapping=True)
     return [
         question if len(offsets) <= most else question[: offsets[most - 1][1]]
-        for question, offsets in zip(questions, encoded["offset_mapping"], strict=True)
+        for question, offsets in zip(questions, made["offset_mapping"], strict=True)
     ]
 
 

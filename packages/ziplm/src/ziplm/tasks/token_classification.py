@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ziplm.architectures.network import from_hub
+from ziplm.architectures.tokenizers import load_tokenizer
 from ziplm.errors import UsageError
 from ziplm.options.source import Source
 from ziplm.tasks.base import Features, Predictions, Progress, Splits, Task
 from ziplm.tasks.columns import label_column, labels_of, model_labels, outputs_of, require_columns
-from ziplm.tasks.encoding import Tokenised, padding_token, require_match
+from ziplm.tasks.encoding import Tokenised, encoded, padding_token, require_match
 from ziplm.tasks.files import Table, read_table
 from ziplm.tasks.heads import IGNORED, TokenClassification
-from ziplm.tasks.inference import evaluation_batches, inference
+from ziplm.tasks.inference import evaluation_batches, finite_outputs, inference
 from ziplm.tasks.reading import as_is, read_parts
 
 WORD_NAMES = ("tokens", "words")
@@ -45,9 +45,7 @@ class TokenTask(Task):
         """See `Task.load_tokenizer`. Words are given separately, so each gets the space before it back."""
         tokenizer = super().load_tokenizer(path)
         if getattr(tokenizer, "add_prefix_space", None) is False:
-            tokenizer = AutoTokenizer.from_pretrained(
-                path, trust_remote_code=False, add_prefix_space=True, **from_hub(path)
-            )
+            tokenizer = load_tokenizer(path, add_prefix_space=True)
         return tokenizer
 
     def load_splits(
@@ -103,7 +101,7 @@ class TokenTask(Task):
         counts = {name: np.zeros(len(features), dtype=np.int64) for name in COUNTS}
         with inference(model):
             for chosen, batch in evaluation_batches(self, model, features, batch_size, progress):
-                guesses = self.head.outputs(model, batch).argmax(-1).cpu().numpy()  # (batch, tokens)
+                guesses = finite_outputs(self, model, batch).argmax(-1).cpu().numpy()  # (batch, tokens)
                 for index, guess, label in zip(chosen, guesses, batch["labels"].cpu().numpy(), strict=True):
                     counted = label != IGNORED
                     right = np.sum(guess[counted] == label[counted])
@@ -133,17 +131,17 @@ class TaggedWords(Tokenised):
         """Return several examples by index."""
         if not indices:
             return []
-        encoded = self.tokenizer(
+        made = encoded(
+            self.tokenizer,
             [self.texts[0][index] for index in indices],
             is_split_into_words=True,
             truncation=True,
             max_length=self.max_length,
             return_attention_mask=True,
-            verbose=False,
         )
         return [
-            {name: values[position] for name, values in encoded.items()}
-            | {"labels": _aligned(encoded.word_ids(position), self.others["tags"][index])}
+            {name: values[position] for name, values in made.items()}
+            | {"labels": _aligned(made.word_ids(position), self.others["tags"][index])}
             for position, index in enumerate(indices)
         ]
 
