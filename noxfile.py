@@ -80,7 +80,10 @@ def build(session: nox.Session) -> None:
     shutil.rmtree(dist, ignore_errors=True)
     for package in PACKAGES:
         session.run("python", "-m", "build", "--outdir", str(dist), f"packages/{package}", silent=True)
-    wheels = {package: str(next(dist.glob(f"{package.replace('-', '_')}-*.whl"))) for package in PACKAGES}
+    wheels = {
+        package: f"{next(dist.glob(package.replace('-', '_') + '-*.whl'))}{EXTRAS.get(package, '')}"
+        for package in PACKAGES
+    }
     group = nox.project.dependency_groups(GROUPS, "test")
     for package in LEAVES:
         check_wheels(session, [wheels[package]], [f"packages/{package}/README.md"], group)

@@ -16,7 +16,7 @@ class Engine(Protocol):
     An engine that needs an exported model (ONNX Runtime, OpenVINO) exports it in `prepare`, using
     `example_inputs`, and returns a callable that takes the same tensors. An engine with threads of its own
     has an attribute `threads` (None for torch's setting), and so has the callable; an engine that quantises
-    has an attribute `quantize`.
+    has an attribute `quantize`. One with other settings that latencies depend on has a method `details()`.
     """
 
     @property

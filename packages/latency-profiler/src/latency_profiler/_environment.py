@@ -129,7 +129,7 @@ class Environment:
             clock=_clock_name(clock, device),
             batch_size=batch_size,
             sequence_length=sequence_length,
-            details=dict(details or {}),
+            details={**getattr(engine, "details", dict)(), **(details or {})},
             load_average=round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         )
 

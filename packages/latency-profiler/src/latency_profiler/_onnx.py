@@ -13,6 +13,7 @@ from latency_profiler._exportable import ExampleInputs, TensorModule, quiet_libr
 from latency_profiler._extras import require_extra
 from latency_profiler._files import atomic_files
 from latency_profiler._loaded import Array, as_array
+from latency_profiler._torchlib import shared_operators
 
 # A protocol buffer holds less than 2 GiB; weights beyond that go to a second file, NAME.data.
 LARGEST_SINGLE_FILE = (1 << 31) - (1 << 26)
@@ -55,7 +56,7 @@ def export_onnx(
     weights = [*wrapped.parameters(), *wrapped.buffers()]
     large = sum(value.numel() * value.element_size() for value in weights) > LARGEST_SINGLE_FILE
     try:
-        with quiet_libraries(), torch.no_grad():
+        with quiet_libraries(), torch.no_grad(), shared_operators():
             outputs = len(wrapped(*wrapped.tensors))
             names = unique_names(input_names or wrapped.names, len(wrapped.tensors), "input")
             program = torch.onnx.export(

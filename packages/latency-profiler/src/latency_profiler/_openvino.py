@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from latency_profiler._errors import EngineError, OptionError, one_line, require, shortened
+from latency_profiler._errors import EngineError, OptionError, ProfilerError, one_line, require, shortened
 from latency_profiler._exportable import ExampleInputs, TensorModule, quiet_libraries, unique_names
 from latency_profiler._extras import require_extra, versions_of
 from latency_profiler._files import atomic_files
 from latency_profiler._loaded import Array, LoadedModel, TensorCall, as_array
+from latency_profiler._probe import ISA_VARIABLE, choose_instructions
 from latency_profiler._threads import checked_threads, threads_or_torch
+
+PRECISIONS = ("f32", "bf16", "f16")
 
 
 class OpenVinoModel(LoadedModel):
@@ -96,9 +99,10 @@ def load_openvino(path: str | Path, threads: int | None = None, *, precision: st
 
     Raises:
         MissingExtra: openvino or nncf is not installed.
-        OptionError: The number of threads is out of range.
-        EngineError: The file cannot be read or run.
+        OptionError: The number of threads is out of range, or the precision is unknown.
+        EngineError: The file cannot be read or run, or this CPU fails at the precision.
     """
+    require(precision in PRECISIONS, f"precision is {precision!r:.40}", f"use {', '.join(PRECISIONS)}")
     return OpenVinoModel(*_compile(_read(path), threads, precision))
 
 
@@ -125,6 +129,11 @@ class OpenVinoEngine:
         """Return the versions of torch, OpenVINO and, for int8, NNCF."""
         return versions_of("torch", "openvino", *(("nncf",) if self.quantize else ()))
 
+    def details(self) -> Mapping[str, str]:
+        """Return the instruction set that OpenVINO is limited to, if it is, for the environment."""
+        limit = choose_instructions("f32")
+        return {ISA_VARIABLE: limit} if limit else {}
+
     def prepare(
         self, module: Callable[..., object], example_inputs: tuple[Any, ...]
     ) -> Callable[..., object]:
@@ -139,9 +148,10 @@ class OpenVinoEngine:
         return TensorCall(OpenVinoModel(*_compile(model, self.threads, "f32"), share_outputs=True))
 
 
-def openvino() -> Any:
-    """Import OpenVINO."""
+def openvino(precision: str = "f32") -> Any:
+    """Import OpenVINO, after making it safe to use on this CPU."""
     require_extra("openvino")
+    choose_instructions(precision)
     with quiet_libraries():
         import openvino
 
@@ -149,14 +159,14 @@ def openvino() -> Any:
 
 
 @functools.cache
-def _core() -> Any:
-    return openvino().Core()
+def _core(precision: str = "f32") -> Any:
+    return openvino(precision).Core()
 
 
 def _read(path: str | Path) -> Any:
-    require_extra("openvino")
+    core = _core()
     try:
-        return _core().read_model(str(path))
+        return core.read_model(str(path))
     except Exception as error:
         raise EngineError(
             f"OpenVINO cannot read {shortened(path)}: {one_line(error)}",
@@ -222,7 +232,9 @@ def _compile(model: Any, threads: int | None, precision: str) -> tuple[Any, int]
         "ENABLE_CPU_PINNING": False,
     }
     try:
-        return _core().compile_model(model, "CPU", settings), threads
+        return _core(precision).compile_model(model, "CPU", settings), threads
+    except ProfilerError:
+        raise
     except Exception as error:
         raise EngineError(
             f"OpenVINO cannot load the model: {one_line(error)}", "give a model that it can run"
