@@ -84,3 +84,19 @@ def test_compress_ends_with_its_report(tmp_path: Path, as_json: bool) -> None:
     assert line in (result.stderr if as_json else result.stdout)
     assert (line in result.stdout) is not as_json
     assert (tmp_path / "run" / "report.html").is_file()
+
+
+def test_compare_writes_one_page_about_several_runs(run: Path, tmp_path: Path) -> None:
+    other = write_run(tmp_path / "other", (2.0,), gradual=True)
+    result = invoke("compare", run, other, "-o", tmp_path / "both.html")
+    assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'both.html'}\n")
+    assert "2 runs compared" in (tmp_path / "both.html").read_text(encoding="utf-8")
+
+
+def test_compare_needs_several_different_runs(run: Path, tmp_path: Path) -> None:
+    for runs in ([run], [run, run / ".." / run.name]):
+        result = invoke("compare", *runs, "-o", tmp_path / "both.html")
+        assert result.exit_code == 2
+        assert len(result.stderr.splitlines()) == 1
+    assert invoke("compare", run, tmp_path).exit_code == 5
+    assert not (tmp_path / "both.html").exists()

@@ -111,7 +111,7 @@ def test_errors_in_the_values_of_options_appear_at_once(
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        ("ziplm comp", ["plain,compress"]),
+        ("ziplm comp", ["plain,compress", "plain,compare"]),
         ("ziplm compress --spee", ["plain,--speedup"]),
         ("ziplm compress m --regime gen", ["plain,generate"]),
         ("ziplm evaluate --tas", ["plain,--task", "plain,--task-option"]),

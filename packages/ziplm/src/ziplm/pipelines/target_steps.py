@@ -19,6 +19,7 @@ from ziplm.files import write_json
 from ziplm.options.targets import Target
 from ziplm.pipelines.recover import Guess, bisect_speedup
 from ziplm.pipelines.values import Pruned, Refitted, Start, token_weights
+from ziplm.results.card import write_card
 from ziplm.runs.contents import require_free
 from ziplm.runs.folder import TENSORS, Run
 from ziplm.runs.progress import Advance
@@ -264,7 +265,9 @@ def save_member(start: Start, small: PreTrainedModel, report: dict[str, Any], fo
 
     def add_report(made: Path) -> None:
         start.task.copy_extras(Path(start.options.model), made)
-        write_json(made / "metrics.json", {**report, "bytes_on_disk": size_on_disk(made)})
+        whole = {**report, "bytes_on_disk": size_on_disk(made)}
+        write_json(made / "metrics.json", whole)
+        write_card(made, whole, start.options.model, start.options.task)
 
     # Not the tokenizer that read the data: it remembers to truncate to the length of the calibration samples.
     tokenizer = start.task.load_tokenizer(start.options.model)

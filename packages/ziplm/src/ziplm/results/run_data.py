@@ -5,6 +5,7 @@ versions lack some values, and those of newer ones may have more, so most values
 """
 
 import math
+import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -70,9 +71,7 @@ class RunData:
     @property
     def model(self) -> str:
         """Name of the dense model: its name on the hub, or the last part of its path."""
-        name = str(self.options.get("model") or "model")
-        is_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name
-        return Path(name).name if is_path else name
+        return short_model_name(str(self.options.get("model") or "model"))
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -144,6 +143,16 @@ def _read_alternatives(path: Path) -> tuple[dict[str, Any], ...]:
     if not (isinstance(found, list) and all(isinstance(each, dict) and "name" in each for each in found)):
         raise BadRun(f"{path} is not a list of alternatives with names", "correct or delete it")
     return tuple(found)
+
+
+def is_local_path(model: str) -> bool:
+    """Return whether a dense model is named by a folder rather than by its name on the hub."""
+    return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", model) is None or Path(model).exists()
+
+
+def short_model_name(model: str) -> str:
+    """Return the name of a dense model: its name on the hub, or the last part of its path."""
+    return Path(model).name if is_local_path(model) else model
 
 
 def mapping(value: Any) -> dict[str, Any]:

@@ -1,0 +1,135 @@
+"""Model cards: metadata that the Hub reads back, honest figures, and lines to load the model that work."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+from ziplm import Member, compress
+from ziplm.results.card import HEADS, make_card, write_card
+from ziplm_compressed import options_for, write_files
+from ziplm_reports import ENVIRONMENT, made_up_report, training
+
+EVIL = "<script>alert(1)</script> [click](http://x) | `x` \n---\nlicense: evil\n```"
+
+
+@pytest.fixture(scope="module")
+def members(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Member]:
+    """A member of each architecture, made by a run."""
+    folder = write_files(tmp_path_factory.mktemp("files"))
+    return {
+        name: compress(**options_for(folder, name, folder / f"{name}-run", speedup=[2]))[0]
+        for name in ("bert", "gpt2")
+    }
+
+
+def card_of(folder: Path, report: dict[str, Any], model: str = "you/bert", task: str = "sst2") -> ModelCard:
+    (folder / "config.json").write_text('{"architectures": ["ZipBertForSequenceClassification"]}')
+    return make_card(folder, report, model, task)
+
+
+@pytest.mark.parametrize(
+    ("name", "pipeline", "metric"),
+    [("bert", "text-classification", "accuracy"), ("gpt2", "text-generation", "perplexity")],
+)
+def test_every_member_has_a_card_that_loads_back(
+    members: dict[str, Member], name: str, pipeline: str, metric: str
+) -> None:
+    card = ModelCard.load(members[name].folder / "README.md")
+    assert card.data.pipeline_tag == pipeline
+    assert card.data.library_name == "transformers"
+    assert {"ziplm", "pruning"} <= set(card.data.tags)
+    values = {result.metric_type: result.metric_value for result in card.data.eval_results}
+    assert values[metric] == pytest.approx(members[name].metrics["metric"]["compressed"], abs=1e-5)
+    assert card.data.base_model is None  # a local folder is no name on the hub
+    assert str(members[name].folder.parent) not in card.content  # nor is anything else of this machine
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_the_lines_to_load_a_member_work_without_ziplm(members: dict[str, Member], name: str) -> None:
+    card = (members[name].folder / "README.md").read_text(encoding="utf-8")
+    plain, with_ziplm = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    assert len(plain.splitlines()) == 3
+    blocked = "import sys; sys.modules['ziplm'] = None\n"
+    for code in (blocked + plain, with_ziplm):
+        code = f"PATH = {str(members[name].folder)!r}\n{code}\nprint(type(model).__name__)"
+        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stdout.startswith("Zip")
+
+
+def test_a_card_says_how_good_how_fast_and_where(tmp_path: Path) -> None:
+    card = str(card_of(tmp_path, made_up_report(2.0)))
+    for words in (
+        "# you/bert, 2x",
+        "**2.02x as fast** (measured, 99 % interval 1.99 to 2.04)",
+        "| accuracy (95 % interval) | 0.9243 [0.9053, 0.9403] | 0.9203 [0.9003, 0.9373] |",
+        "| share of the dense metric | 100 % | 99.6 % |",
+        "Measured on: Intel(R) Xeon(R) Platinum 8488C, engine eager, float32, 1 thread, batch size 8",
+        "    0  █████████░░░ 9 of 12  ████████░░░░ 1937 of 3072",
+        "   11  ░░░░░░░░░░░░ removed  ███░░░░░░░░░ 659 of 3072",
+        "in one shot from the dense model, without training",
+        "ziplm export",
+        "## Limits",
+    ):
+        assert words in card
+    assert yaml.safe_load(card.split("---")[1])["base_model"] == "you/bert"
+
+
+def test_what_was_not_measured_is_not_claimed(tmp_path: Path) -> None:
+    card = str(card_of(tmp_path, made_up_report(2.0, measured=None)))
+    assert "**2.06x as fast** (predicted by a latency table, not measured)" in card
+    assert "The latency table was measured on: Intel" in card
+    assert "99 % interval" not in card
+
+
+def test_a_gradual_member_names_its_training_and_a_recovered_one_its_bias(tmp_path: Path) -> None:
+    target = {"name": "recover0.99", "kind": "recover", "value": 0.99}
+    card = str(card_of(tmp_path, made_up_report(2.0, training=training(0), target=target)))
+    assert "fine-tuned for 600 steps with the dense model as teacher" in card
+    assert "The metric has chosen the model's speed" in card
+    assert "has chosen" not in str(card_of(tmp_path, made_up_report(2.0)))
+
+
+@pytest.mark.parametrize("ending", [*HEADS, "Model"])
+def test_the_pipeline_is_that_of_the_head(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [f"ZipBert{ending}"]}))
+    card = make_card(tmp_path, made_up_report(2.0), "you/bert", "mine")
+    pipeline, auto_class = HEADS.get(ending, ("feature-extraction", "AutoModel"))
+    assert card.data.pipeline_tag == pipeline
+    assert f"{auto_class}.from_pretrained(PATH, trust_remote_code=True)" in card.text
+
+
+def test_a_sentence_embedder_is_loaded_by_its_own_library(tmp_path: Path) -> None:
+    (tmp_path / "modules.json").write_text("[]")
+    card = card_of(tmp_path, made_up_report(2.0))
+    assert (card.data.library_name, card.data.pipeline_tag) == (
+        "sentence-transformers",
+        "sentence-similarity",
+    )
+    assert "SentenceTransformer(PATH, trust_remote_code=True)" in card.text
+
+
+def test_text_from_files_cannot_change_the_card(tmp_path: Path) -> None:
+    report = made_up_report(
+        2.0,
+        target={"name": EVIL, "kind": "speedup", "value": 2.0},
+        metric={"name": EVIL, "dense": 0.9, "compressed": 0.8},
+        environment={**ENVIRONMENT, "device_name": EVIL},
+        versions={EVIL: EVIL},
+        sizes={EVIL: [1]},
+        dense_sizes={EVIL: 2},
+    )
+    (tmp_path / "config.json").write_text('{"architectures": ["X"]}')
+    write_card(tmp_path, report, EVIL, EVIL)
+    card = ModelCard.load(tmp_path / "README.md")
+    assert card.data.license is None
+    assert card.data.base_model is None
+    assert "<script>" not in card.text
+    assert "](http://x)" not in card.text.replace("\\]", "")
+    assert card.text.count("```") == 8  # the fences of the card's own four blocks
