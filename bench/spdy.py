@@ -5,6 +5,7 @@ python bench/spdy.py solve      # the solvers only
 python bench/spdy.py search --seeds 5 --first 100
 python bench/spdy.py methods    # the other search methods
 python bench/spdy.py tail       # the slowest of many random problems
+python bench/spdy.py fit        # fit_budget on simulated machines
 python bench/spdy.py threads    # CPU time on a busy machine, with and without OMP_NUM_THREADS
 """
 
@@ -18,39 +19,14 @@ from collections.abc import Callable
 import numpy as np
 from harness import announce, cpu_seconds, print_table
 from numpy.typing import NDArray
+from spdy_fit import bench_fit
 from spdy_search import Problem, search, solve, solve_batch
+from spdy_tables import latency_problem
 from spdy_tail import bench_tail
 from spdy_threads import bench_threads
 
 BUCKETS = 10_000
 BATCH = 64
-FIXED = 0.03  # share of the dense time outside all modules
-
-
-def latency_problem(modules: int, speedup: float, seed: int) -> Problem:
-    """Return a problem as from a latency table of BERT-base, with attention and FFN modules alternating.
-
-    Attention has 0 to 12 heads, the FFN 44 widths. A module's prior rises with the share removed, along a
-    curve with a random bend and 2 % of noise, and jumps when the whole module is removed. Sensitivities are
-    spread over two orders of magnitude.
-    """
-    rng = np.random.default_rng(seed)
-    heads = np.arange(12, -1, -1)
-    widths = np.array([*(int(3072 * (1 - round(1 - 0.9**i, 4))) for i in range(43)), 0])
-    attention = np.where(heads > 0, 0.25 + 0.75 * heads / 12, 0.03) * 1.0e-3
-    ffn = np.where(widths > 0, 0.12 + 0.88 * widths / 3072, 0.02) * 1.9e-3
-    costs, priors = [], []
-    for module in range(modules):
-        sizes, cost = (heads, attention) if module % 2 == 0 else (widths, ffn)
-        removed = 1 - sizes / sizes[0]
-        bend, sensitivity = rng.uniform(1, 5), 10 ** rng.uniform(-2, 0)
-        prior = 0.8 * sensitivity * np.expm1(bend * removed) / np.expm1(bend)
-        prior *= np.exp(rng.normal(0, 0.02, len(prior)))
-        prior[-1] = sensitivity
-        costs.append(cost)
-        priors.append(np.maximum.accumulate(prior))
-    dense = math.fsum(row[0] for row in costs)
-    return Problem(costs, priors, dense * ((1 + FIXED) / speedup - FIXED))
 
 
 def bucket_program(problem: Problem, weights: NDArray[np.float64]) -> list[int]:
@@ -233,7 +209,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "part", nargs="?", choices=["solve", "search", "methods", "tail", "threads"], help="a single table"
+        "part",
+        nargs="?",
+        choices=["solve", "search", "methods", "tail", "fit", "threads"],
+        help="a single table",
     )
     parser.add_argument("--seeds", type=int, default=3, help="random problems per row (3)")
     parser.add_argument("--first", type=int, default=0, help="first seed of the searches (0)")
@@ -248,6 +227,8 @@ def main() -> None:
         bench_methods(seeds)
     if arguments.part in (None, "tail"):
         bench_tail()
+    if arguments.part in (None, "fit"):
+        bench_fit(4 * arguments.seeds)
     if arguments.part in (None, "threads"):
         bench_threads(arguments.seeds)
 

@@ -7,6 +7,7 @@ from ._fit import FitResult, FitRound, fit_budget
 from ._problem import InfeasibleBudget, Problem
 from ._search import SearchResult, search
 from ._solve import Solution, solve, solve_batch, solve_bounded
+from ._totals import Measurement
 
 __version__ = version("spdy-search")
 
@@ -15,6 +16,7 @@ __all__ = [
     "FitResult",
     "FitRound",
     "InfeasibleBudget",
+    "Measurement",
     "Problem",
     "Progress",
     "SearchResult",

@@ -1,4 +1,4 @@
-"""`fit_budget`: correct levels until their measured total cost meets a target."""
+"""`fit_budget`: correct levels until what was measured says that their total cost meets a target."""
 
 import math
 from collections.abc import Callable
@@ -11,21 +11,30 @@ from ._brief import brief_levels
 from ._problem import InfeasibleBudget, Levels, Problem
 from ._search import SearchResult
 from ._solve import solve
+from ._totals import Estimate, Measurement, Totals, as_measurement
+from ._validate import finite_number
+
+CERTAIN = 1.96  # standard deviations: an interval of 95 %
+LARGEST_MISS = 0.01  # expected miss, relative to the target, that is corrected even if it is not certain
+FINE_ENOUGH = 0.03  # half of an interval, relative to the target, above which a round measures again
+REPAIRS = 4  # attempts at a budget whose repaired levels are expected to meet the target
 
 
 @dataclass(frozen=True)
 class FitRound:
-    """One round of `fit_budget`: a measurement from which the levels were corrected.
+    """One round of `fit_budget`: a measurement.
 
     Attributes:
         levels: int64 (modules,), the measured assignment.
         cost: Total cost of the levels according to the problem.
         measured: Measured total cost of the levels.
+        error: Standard error of the measurement; 0 if it came without an interval.
     """
 
     levels: Levels
     cost: float
     measured: float
+    error: float = 0.0
 
     def __repr__(self) -> str:
         return (
@@ -39,93 +48,195 @@ class FitResult:
     """Result of `fit_budget`.
 
     Attributes:
-        levels: int64 (modules,), corrected assignment.
+        levels: int64 (modules,), the chosen assignment.
         cost: Total cost of the levels according to the problem.
-        measured: Final measurement of the levels, independent of those that chose them.
+        measured: Final measurement of the levels, independent of those that chose them; None without one.
         target: Target of the measured total cost.
-        rounds: Measurements from which the levels were corrected.
+        rounds: Measurements from which the levels were chosen.
+        expected: Total cost of the levels that is expected from all rounds and from the problem's costs.
+        deviation: Standard deviation of the expected total.
     """
 
     levels: Levels
     cost: float
-    measured: float
+    measured: float | None
     target: float
     rounds: tuple[FitRound, ...]
+    expected: float = math.nan
+    deviation: float = math.nan
 
     def __repr__(self) -> str:
+        measured = "" if self.measured is None else f"measured={self.measured:.6g}, "
         return (
-            f"FitResult(levels={brief_levels(self.levels)}, cost={self.cost:.6g}, "
-            f"measured={self.measured:.6g}, target={self.target:.6g}, rounds={len(self.rounds)})"
+            f"FitResult(levels={brief_levels(self.levels)}, cost={self.cost:.6g}, {measured}"
+            f"target={self.target:.6g}, rounds={len(self.rounds)})"
         )
 
 
 def fit_budget(
     problem: Problem,
     result: SearchResult | ArrayLike,
-    measure: Callable[[Levels], float],
+    measure: Callable[[Levels], float | tuple[float, ...]],
     target: float,
     rounds: int = 3,
     *,
     cost: str | None = None,
     tolerance: float = 0.005,
+    fixed: float | None = None,
+    final: bool = True,
 ) -> FitResult:
-    """Correct levels until their measured total cost meets a target.
+    """Correct levels until what was measured says that their total cost meets a target.
 
-    The costs of single modules rarely add up to the cost of the whole. Each round measures the whole and
-    changes the budget by target - measured, so that a fixed part of the total does not matter. The new levels
-    are a repair of the old ones, not a new solution: above the target, no module's cost rises, and as little
-    prior as possible is added; below it, no module's prior rises.
+    The costs of single modules rarely add up to the cost of the whole. Each round measures the whole. All
+    measurements together, each with its interval, and the problem's costs give the expected total of any
+    assignment and an interval of 95 % around it (`_totals` has the model). The levels are corrected only if
+    this interval excludes the target, so that noise is not chased. If the interval contains the target but is
+    wider than 3 % of it to either side, the same levels are measured once more.
+
+    New levels are a repair of the old ones, not a new solution: above the target, no module's cost rises, and
+    as little prior as possible is added; below it, no module's prior rises. In the end, the assignment with
+    the smallest prior that may meet the target is chosen from all that were measured or proposed.
 
     Args:
         problem: The problem that was solved.
         result: A search result of the problem, or an assignment.
-        measure: Function that returns the measured total cost of an assignment, in the unit of the costs. The
-            total may contain a fixed part.
+        measure: Function that returns the measured total cost of an assignment, in the unit of the costs: a
+            number, which is taken to be exact, or a `Measurement`, or a tuple (value, low, high) with the
+            ends of its 99 % interval. The total may contain a fixed part.
         target: Largest total cost wanted, in the same unit.
-        rounds: Largest number of rounds of measurement and correction.
+        rounds: Largest number of measurements, without the final one.
         cost: Name of the measured cost; required if there are several. The other budgets are kept.
-        tolerance: Share of the target by which a measured total may stay below it without being corrected.
+        tolerance: Share of the target by which an expected total may stay below it without being corrected.
+        fixed: Part of the total outside all modules, as far as it is known. None means target minus budget,
+            if that is positive: this is right if the budget was made from the target.
+        final: Whether to measure the chosen levels once more, for `FitResult.measured`.
 
     Returns:
-        The levels after the last correction and a final measurement of them, which may miss the target.
+        The chosen levels, which may miss the target, their expected total and their final measurement.
 
     Raises:
         InfeasibleBudget: If the cheapest levels were measured and are still above the target.
         ValueError: If an argument is invalid or a measurement is not a finite number.
     """
-    _check_arguments(target, rounds, tolerance)
+    target = _checked_target(target, rounds, tolerance)
     name = _measured_name(problem, cost)
+    outside = max(target - problem.budgets[name], 0.0) if fixed is None else finite_number("fixed", fixed)
     levels = problem.checked(result.levels if isinstance(result, SearchResult) else result)
-    done: list[FitRound] = []
+    fit = _Fit(problem, name, target, tolerance, Totals(problem, name, outside, target))
     for _ in range(rounds):
-        measured = _finite(measure(levels.copy()))
-        done.append(FitRound(levels, problem.totals(levels)[name], measured))
-        if target - tolerance * abs(target) <= measured <= target:
+        fit.measured(levels, as_measurement(measure(levels.copy())))
+        following = fit.following(levels)
+        if following is None:
             break
-        corrected = _corrected(problem, done[-1], name, target)
-        if np.array_equal(corrected, levels):
-            break
-        levels = corrected
-    measured = _finite(measure(levels.copy()))
-    return FitResult(levels, problem.totals(levels)[name], measured, target, tuple(done))
+        levels = following
+    chosen = fit.chosen()
+    estimate = fit.totals.estimate(chosen)
+    return FitResult(
+        chosen,
+        problem.totals(chosen)[name],
+        as_measurement(measure(chosen.copy())).value if final else None,
+        target,
+        tuple(fit.rounds),
+        estimate.mean,
+        estimate.deviation,
+    )
 
 
-def _corrected(problem: Problem, last: FitRound, name: str, target: float) -> Levels:
-    """Correct the levels of the last round; they stay the same if nothing better fits below the target."""
-    budget = last.cost + target - last.measured
-    if last.measured <= target:
-        return _better(problem, last.levels, name, budget)
-    # Rounding may make `budget` equal to the cost of these levels, which are known to miss the target.
-    below = math.nextafter(last.cost, -math.inf)
-    corrected = _cheaper(problem, last.levels, name, min(budget, below))
-    if np.array_equal(corrected, last.levels):
-        raise InfeasibleBudget(
-            f"target {target:.6g} cannot be reached: the cheapest levels, which cost {last.cost:.6g}, "
-            f"were measured at {last.measured:.6g}",
-            smallest=last.measured,
-            budget=target,
+class _Fit:
+    """The rounds of one fit, and the assignments to choose from."""
+
+    def __init__(self, problem: Problem, name: str, target: float, tolerance: float, totals: Totals) -> None:
+        self.totals = totals
+        self.rounds: list[FitRound] = []
+        self._problem, self._name = problem, name
+        self._target, self._tolerance = target, tolerance
+        self._candidates: dict[tuple[int, ...], Levels] = {}
+
+    def measured(self, levels: Levels, measured: Measurement) -> None:
+        """Record a measurement."""
+        self.totals.add(levels, measured)
+        total = self._problem.totals(levels)[self._name]
+        self.rounds.append(FitRound(levels, total, measured.value, measured.error))
+        self._candidates[tuple(levels.tolist())] = levels
+
+    def following(self, levels: Levels) -> Levels | None:
+        """The assignment to measure after `levels`; None if there is nothing to gain."""
+        known = self.totals.estimate(levels)
+        if self._too_slow(known):
+            corrected = self._cheaper_levels(levels)
+        elif known.mean + self._doubt(known) < self._target - self._tolerance * abs(self._target):
+            corrected = self._better_levels(levels)
+        else:
+            unclear = CERTAIN * known.deviation > FINE_ENOUGH * abs(self._target)
+            return levels if unclear else None
+        key = tuple(corrected.tolist())
+        if key in self._candidates:
+            return None
+        self._candidates[key] = corrected
+        return corrected
+
+    def chosen(self) -> Levels:
+        """The candidate with the smallest prior of those that may meet the target; else the cheapest."""
+        candidates = list(self._candidates.values())
+        estimates = [self.totals.estimate(levels) for levels in candidates]
+        suitable = [place for place, estimate in enumerate(estimates) if not self._too_slow(estimate)] or [
+            min(range(len(candidates)), key=lambda place: estimates[place].mean)
+        ]
+        # Of equal priors, the first: the levels that the fit was started with are kept if nothing is better.
+        return candidates[min(suitable, key=lambda place: self._problem.prior(candidates[place]))]
+
+    def _too_slow(self, known: Estimate) -> bool:
+        return known.mean - self._doubt(known) > self._target
+
+    def _doubt(self, known: Estimate) -> float:
+        """Largest distance of an expected total from the target that is not corrected."""
+        return min(CERTAIN * known.deviation, LARGEST_MISS * abs(self._target))
+
+    def _better_levels(self, levels: Levels) -> Levels:
+        """Repair levels that are below the target."""
+        total = self._problem.totals(levels)[self._name]
+        return self._repaired(
+            levels, lambda budget: _better(self._problem, levels, self._name, max(budget, total))
         )
-    return corrected
+
+    def _cheaper_levels(self, levels: Levels) -> Levels:
+        """Repair levels that are above the target.
+
+        Raises:
+            InfeasibleBudget: If there are no cheaper levels.
+        """
+        total = self._problem.totals(levels)[self._name]
+        # Rounding may make the budget equal to the cost of these levels, which are known to miss the target.
+        below = math.nextafter(total, -math.inf)
+        corrected = self._repaired(
+            levels, lambda budget: _cheaper(self._problem, levels, self._name, min(budget, below))
+        )
+        if np.array_equal(corrected, levels):
+            measured = self.rounds[-1].measured
+            raise InfeasibleBudget(
+                f"target {self._target:.6g} cannot be reached: the cheapest levels, which cost {total:.6g}, "
+                f"were measured at {measured:.6g}",
+                smallest=measured,
+                budget=self._target,
+            )
+        return corrected
+
+    def _repaired(self, levels: Levels, repair: Callable[[float], Levels]) -> Levels:
+        """Repair levels with the budget at which the target is expected to be met.
+
+        The relative error of the prediction differs a little between the old levels and the new ones, so that
+        the budget may need a second look.
+        """
+        slope = self.totals.slope(levels)
+        missing = self._target - self.totals.estimate(levels).mean
+        budget = self._problem.totals(levels)[self._name] + missing / slope
+        for _ in range(REPAIRS):
+            repaired = repair(budget)
+            over = self.totals.estimate(repaired).mean - self._target
+            if over <= 0 or np.array_equal(repaired, levels):
+                break
+            budget -= over / slope
+        return repaired
 
 
 def _better(problem: Problem, levels: Levels, name: str, budget: float) -> Levels:
@@ -162,13 +273,14 @@ def _solve_among(problem: Problem, allowed: list[NDArray[np.bool_]], name: str, 
     return np.array([keep[place] for keep, place in zip(choices, places, strict=True)])
 
 
-def _check_arguments(target: float, rounds: int, tolerance: float) -> None:
+def _checked_target(target: float, rounds: int, tolerance: float) -> float:
     if rounds < 1:
         raise ValueError(f"rounds must be at least 1; got {rounds}")
-    if not math.isfinite(target):
-        raise ValueError(f"target must be a finite number; got {target}")
     if not 0 <= tolerance < 1:
         raise ValueError(f"tolerance must be at least 0 and below 1; got {tolerance}")
+    if not math.isfinite(target):
+        raise ValueError(f"target must be a finite number; got {target}")
+    return finite_number("target", target)
 
 
 def _measured_name(problem: Problem, cost: str | None) -> str:
@@ -177,13 +289,3 @@ def _measured_name(problem: Problem, cost: str | None) -> str:
     if cost not in problem.names:
         raise ValueError(f"cost must name the measured cost, one of {', '.join(problem.names)}; got {cost!r}")
     return cost
-
-
-def _finite(measured: float) -> float:
-    try:
-        value = float(measured)
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"measure must return one number; got {type(measured).__name__}") from None
-    if not math.isfinite(value):
-        raise ValueError(f"a measurement must be a finite number; got {value}")
-    return value
