@@ -41,6 +41,13 @@ def tests(session: nox.Session) -> None:
     session.run("pytest", *TWO_WORKERS, *session.posargs, env=ONE_THREAD)
 
 
+@nox.session(default=False)
+def grid(session: nox.Session) -> None:
+    """Compare shrunk and masked models of every class, attention implementation and pattern of removal."""
+    install(session, *editable(*PACKAGES), group="test")
+    session.run("pytest", *TWO_WORKERS, "-m", "grid", "packages/ziplm", *session.posargs, env=ONE_THREAD)
+
+
 @nox.session
 def light(session: nox.Session) -> None:
     """Prove that spdy-search works alone, without torch."""

@@ -71,7 +71,7 @@ def test_the_packages_that_a_process_imports_are_seen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "shown"),
     [
-        ("--help", 0, "Make a fine-tuned BERT or GPT2 faster"),
+        ("--help", 0, "Make a fine-tuned transformer faster"),
         ("--version", 0, ziplm.__version__),
         ("presets", 0, "bert-base-glue"),
         ("presets --json", 0, "bert-base-glue"),

@@ -16,8 +16,7 @@ _REGISTERED: dict[str, Architecture] = {}
 def register(declaration: Declaration) -> None:
     """Make an architecture known under its model type, in place of any other one.
 
-    The classes of its shrunk models are those that `define_classes` has made in the module that holds the
-    declaration in its `DECLARATIONS`.
+    The classes of its shrunk models are those that `define_classes` has made for the declaration.
     """
     architecture = Architecture(declaration)
     _REGISTERED.update(dict.fromkeys(architecture.model_types, architecture))

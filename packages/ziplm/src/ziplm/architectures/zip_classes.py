@@ -1,6 +1,5 @@
 """The classes of shrunk models, registered with the Auto classes of transformers."""
 
-import sys
 from functools import cache
 from importlib import import_module
 
@@ -8,6 +7,7 @@ import transformers
 from transformers import AutoConfig, PreTrainedModel
 
 from ziplm.architectures.zip_declaration import Declaration
+from ziplm.architectures.zip_layers import MODULES
 
 MODELLING_FILES = {
     "bert": "modeling_zip_bert",
@@ -57,12 +57,11 @@ def register_classes(module: str) -> None:
 
 
 def register_other_classes(declaration: Declaration) -> None:
-    """Make the classes known that a module of another package has defined for its declaration."""
-    for name, module in list(sys.modules.items()):
-        if declaration in getattr(module, "DECLARATIONS", ()):
-            register_classes(name)
-            _OTHER_MODULES.append(name)
-            zip_classes.cache_clear()
+    """Make the classes known that another package has defined with `define_classes` for its declaration."""
+    module = MODULES[declaration.model_type]
+    register_classes(module)
+    _OTHER_MODULES.append(module)
+    zip_classes.cache_clear()
 
 
 for _file in dict.fromkeys(MODELLING_FILES.values()):

@@ -17,6 +17,8 @@ from transformers.pytorch_utils import Conv1D
 from .zip_declaration import BranchSpec, Declaration
 
 ZIP_VERSION = 1
+MODULES: dict[str, str] = {}
+"""Name of the module in which the classes of each model type are defined."""
 
 
 class Constant(nn.Module):
@@ -196,6 +198,7 @@ def define_classes(module: str, *declarations: Declaration) -> None:
     configs = namespace.setdefault("CONFIG_CLASSES", {})
     autos = namespace.setdefault("AUTO_CLASSES", {})
     for declaration in declarations:
+        MODULES[declaration.model_type] = module
         config = _config_class(module, declaration)
         namespace[config.__name__] = configs[declaration.model_type] = config
         for ending, auto in declaration.heads.items():

@@ -135,4 +135,4 @@ def _fail(ctx: click.Context, message: str, code: int) -> None:
 )
 @click.version_option(package_name="ziplm")
 def main() -> None:
-    """Make a fine-tuned BERT or GPT2 faster by a stated factor on a stated machine."""
+    """Make a fine-tuned transformer faster by a stated factor on a stated machine."""
