@@ -15,7 +15,7 @@ from ziplm.options.values import parsed_settings
 from ziplm.pipelines.evaluation import evaluate_checkpoint
 from ziplm.pipelines.finetuning import finetune_checkpoint
 from ziplm.pipelines.gradual import compress_gradually
-from ziplm.pipelines.inputs import Inputs
+from ziplm.pipelines.inputs import Inputs, keep_inputs
 from ziplm.pipelines.oneshot import compress_oneshot
 from ziplm.results.family import Family, read_family
 from ziplm.runs.opening import open_run
@@ -104,8 +104,7 @@ def run_compress(options: Options, reporter: Reporter, command: str, inputs: Inp
     targets = options.targets()
     workers = join(options.device)
     with open_run(options, workers, Silent() if workers.rank > 0 else reporter, command) as run:
-        if inputs is not None:
-            workers.first(partial(inputs.store, run))
+        workers.first(partial(keep_inputs, run, options, inputs or Inputs()))
         if options.mode == "gradual":
             compress_gradually(options, run)
         elif todo := workers.first(lambda: [target for target in targets if not run.is_done(target.name)]):

@@ -11,8 +11,18 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ziplm.architectures.checkpoint import save
-from ziplm.errors import BadRun, UsageError
-from ziplm.files import read_json, write_json, written_whole
+from ziplm.errors import UsageError
+from ziplm.files import written_whole
+from ziplm.options.options import Options
+from ziplm.pipelines.values import Samples
+from ziplm.runs.fingerprints import (
+    changed_inputs,
+    changes,
+    file_fingerprints,
+    hub_fingerprint,
+    keep_fingerprints,
+    known_fingerprints,
+)
 from ziplm.runs.folder import Run
 from ziplm.runs.opening import has_results
 
@@ -36,8 +46,11 @@ class Inputs:
         paths = {name: str(_data_file(output, name)) for name in self.data}
         return paths if self.model is None else {**paths, "model": str(_model_folder(output))}
 
-    def store(self, run: Run) -> None:
-        """Write the inputs into the run folder, or check that they are those of the interrupted run.
+    def store(self, run: Run) -> dict[str, str]:
+        """Write the inputs into the run folder, unless they are there from the interrupted run.
+
+        Returns:
+            Their fingerprints.
 
         Raises:
             BadRun: if they have changed since the run was started.
@@ -47,22 +60,33 @@ class Inputs:
         found = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
         if self.model is not None and self.tokenizer is not None:
             found |= {"model": _model_fingerprint(self.model), "tokenizer": _vocabulary(self.tokenizer)}
-        record = run.inputs_folder / "fingerprints.json"
-        # A call that failed early, for instance because of a wrong label, may be repeated with other inputs.
-        before = read_json(record) if record.exists() and has_results(run) else {}
-        if changed := [name for name in found if before.get(name, found[name]) != found[name]]:
-            raise BadRun(
-                f"{', '.join(changed)} changed since the run in {run.folder} was started",
-                "give the same, or choose another output",
-            )
-        if not found.keys() - before.keys():
-            return
-        for name, text in texts.items():
-            with written_whole(_data_file(run.folder, name)) as temporary:
-                temporary.write_text(text, encoding="utf-8")
-        if self.model is not None:
-            save(self.model, _model_folder(run.folder), self.tokenizer)
-        write_json(record, found)
+        before = known_fingerprints(run) if has_results(run) else {}
+        if changed := changes(before, found):
+            raise changed_inputs(run, changed)
+        if found.keys() - before.keys():
+            for name, text in texts.items():
+                with written_whole(_data_file(run.folder, name)) as temporary:
+                    temporary.write_bytes(text.encode())  # whose hash is the fingerprint, also as a file
+            if self.model is not None:
+                save(self.model, _model_folder(run.folder), self.tokenizer)
+        return found
+
+
+def keep_inputs(run: Run, options: Options, inputs: Inputs) -> None:
+    """Store inputs in memory, and check that these and all files are those that the run was started with."""
+    in_memory = inputs.store(run)
+    keep_fingerprints(run, {**in_memory, **file_fingerprints(options)})
+
+
+def keep_loaded(run: Run, options: Options, dense: PreTrainedModel, samples: Samples) -> None:
+    """Check what has no files: a model on the hub by its commit, a dataset on the hub by its samples."""
+    commit = getattr(dense.config, "_commit_hash", None)
+    found = {} if Path(options.model).expanduser().is_dir() else hub_fingerprint(commit)
+    if not options.source.has_files:
+        drawn = [samples.calibration, samples.search, samples.judging]
+        text = json.dumps(drawn, default=str, sort_keys=True)
+        found["samples of the dataset"] = hashlib.sha256(text.encode()).hexdigest()
+    run.workers.first(lambda: keep_fingerprints(run, found, at_start=False))
 
 
 def _data_file(output: Path, name: str) -> Path:

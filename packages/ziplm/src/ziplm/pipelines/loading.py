@@ -13,6 +13,7 @@ from ziplm.architectures.registry import architecture_of, positions_of
 from ziplm.errors import UsageError
 from ziplm.options.options import Options
 from ziplm.options.setting import Setting
+from ziplm.pipelines.inputs import keep_loaded
 from ziplm.pipelines.values import Samples, Start
 from ziplm.runs.folder import Run
 from ziplm.runs.table import read_run_table
@@ -34,6 +35,7 @@ def load_start(options: Options, run: Run) -> Start:
         splits = task.load_splits(dense, tokenizer, options.source, length)
     _check(options, task, splits)
     samples = draw_samples(splits.train, options, task, options.seed)
+    keep_loaded(run, options, dense, samples)
     setting = with_default_lengths(_with_lengths_of_data(options, samples, run), [dense])
     setting = _with_clock(setting, options, run)
     return Start(options, task, dense, tokenizer, splits, samples, setting)

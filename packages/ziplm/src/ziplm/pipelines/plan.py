@@ -13,6 +13,7 @@ from ziplm.options.targets import Target
 from ziplm.pipelines import common_steps
 from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.values import Start
+from ziplm.runs.fingerprints import file_fingerprints, keep_fingerprints
 from ziplm.runs.folder import Run
 from ziplm.runs.opening import require_resumable
 from ziplm.runs.progress import Reporter
@@ -66,6 +67,7 @@ def plan(options: Options, reporter: Reporter) -> str:
     """
     run = Run(options.output, reporter=reporter)
     require_resumable(run, options)
+    keep_fingerprints(run, file_fingerprints(options))  # compares; only a run that is open writes them
     targets = options.targets()
     start = load_start(options, run)
     table = _rough_table(start, run)
