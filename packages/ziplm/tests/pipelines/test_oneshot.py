@@ -106,7 +106,8 @@ def test_the_report_tells_how_the_member_was_made(made: Family) -> None:
 def test_the_run_folder_holds_only_documented_files(files: Path, made: Family) -> None:
     folder = made[0].folder.parent
     names = {path.name for path in folder.iterdir()}
-    assert names == {"ziplm-run.json", "config.toml", "run.log", "latency.json", "state", "1.5x", "3x"}
+    documented = {"ziplm-run.json", "config.toml", "fingerprints.json", "run.log", "latency.json", "state"}
+    assert names == {*documented, "1.5x", "3x"}
     assert LatencyTable.load(folder / "latency.json") == LatencyTable.load(files / "latency.json")
     forbidden = [path for path in folder.rglob("*") if path.suffix in (".pt", ".bin", ".pkl", ".npy")]
     assert not forbidden

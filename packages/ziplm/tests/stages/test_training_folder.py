@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from ziplm import UsageError, ZipLMError, shrink
+from ziplm import BadRun, UsageError, ZipLMError, shrink
 from ziplm_finetune import DISTILLED, MODELS, OFTEN, OPTIONS, Killed, same, train, weights
 from ziplm_models import make_traces, removed_by, tiny_model
 
@@ -82,3 +82,74 @@ def test_the_folder_of_another_training_is_refused(tmp_path: Path) -> None:
     (tmp_path / "training.json").write_text("{")
     with pytest.raises(ZipLMError, match="is damaged"):
         train(tiny_model(MODELS[0]), tmp_path)
+
+
+def names_of(checkpoint: Path) -> list[str]:
+    return sorted(path.name for path in checkpoint.iterdir())
+
+
+def test_every_file_of_a_checkpoint_that_is_damaged_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        train(tiny_model(MODELS[0]), tmp_path, OFTEN, kill_after=13)
+    checkpoint = tmp_path / "checkpoint-10"
+    names = names_of(checkpoint)
+    assert {"model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json", "whole"} < {*names}
+    for name in names:
+        path = checkpoint / name
+        data = path.read_bytes()
+        for damage in (b"", data[: len(data) // 2], data[:-1] + bytes([data[-1] ^ 1]), b"[" * 10**5):
+            path.write_bytes(damage)
+            with pytest.raises(BadRun, match=f"{name} is damaged; delete"):
+                train(tiny_model(MODELS[0]), tmp_path, OFTEN)
+        path.write_bytes(data)
+    (checkpoint / "optimizer.pt").unlink()
+    with pytest.raises(BadRun, match=r"optimizer.pt is damaged; delete checkpoint-10 and run the command"):
+        train(tiny_model(MODELS[0]), tmp_path, OFTEN)
+
+
+def test_other_files_beside_checkpoints_are_left_alone(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        train(tiny_model(MODELS[0]), tmp_path, OFTEN, kill_after=13)
+    mine = [
+        tmp_path / "checkpoint-foo",
+        tmp_path / f"checkpoint-{'9' * 5000}"[:200],
+        tmp_path / "checkpoint-",
+    ]
+    for path in mine:
+        path.mkdir()
+        (path / "thesis.txt").write_text("mine")
+    (tmp_path / "checkpoint-7").symlink_to(mine[0])
+    train(tiny_model(MODELS[0]), tmp_path, OFTEN)
+    assert {path.name for path in tmp_path.glob("checkpoint-??")} == {"checkpoint-15", "checkpoint-20"}
+    assert all((path / "thesis.txt").read_text() == "mine" for path in [*mine, tmp_path / "checkpoint-7"])
+
+
+def test_a_folder_of_something_else_is_not_claimed(tmp_path: Path) -> None:
+    """Such as that of somebody's own Trainer, whose checkpoints look incomplete."""
+    (tmp_path / "checkpoint-500").mkdir()
+    (tmp_path / "checkpoint-500" / "model.safetensors").write_text("mine")
+    with pytest.raises(BadRun, match="holds something else than a training; use another folder"):
+        train(tiny_model(MODELS[0]), tmp_path, OFTEN)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-500"]
+
+
+@pytest.mark.parametrize("damage", ["[]", "5", '{"options": NaN}', "[" * 10**5, "1" * 5000])
+def test_a_damaged_record_of_the_training_is_named(tmp_path: Path, damage: str) -> None:
+    train(tiny_model(MODELS[0]), tmp_path)
+    (tmp_path / "training.json").write_text(damage)
+    with pytest.raises(BadRun, match=r"training.json is damaged"):
+        train(tiny_model(MODELS[0]), tmp_path)
+
+
+def test_training_keeps_the_random_state_of_its_caller(tmp_path: Path) -> None:
+    import random
+
+    import numpy as np
+
+    def state() -> tuple[object, object, list[int]]:
+        numpy = np.random.get_state()  # noqa: NPY002
+        return random.getstate(), [str(part) for part in numpy], torch.get_rng_state().tolist()
+
+    before = state()
+    train(tiny_model(MODELS[0]), tmp_path)
+    assert state() == before

@@ -5,14 +5,17 @@ result in the run folder.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from latency_profiler import LatencyTable
 from transformers import PreTrainedModel
 
 from ziplm.architectures.base import Branch
-from ziplm.errors import UsageError
+from ziplm.errors import NotFinite, UsageError
+from ziplm.files import checked
 from ziplm.options.targets import Target
+from ziplm.pipelines.stored import exact_priors_in, fisher_in, priors_in
 from ziplm.pipelines.values import Samples, Start, token_weights
 from ziplm.runs.folder import TENSORS, Format, Run
 from ziplm.runs.table import read_given_table, read_run_table
@@ -40,8 +43,9 @@ def profile(start: Start, run: Run) -> LatencyTable:
         with run.stage("profile") as advance:
             return measured_table(start, start.options.profile_seconds, advance)
 
-    stored = run.stored(run.latency_file, lambda: run.workers.first(make), TABLE)
-    return checked_table(stored, start)
+    return run.stored(
+        run.latency_file, lambda: run.workers.first(make), TABLE, lambda table: checked_table(table, start)
+    )
 
 
 def measured_table(start: Start, seconds: float, advance: Callable[[float, float], None]) -> LatencyTable:
@@ -107,7 +111,10 @@ def calibrate(start: Start, current: PreTrainedModel, samples: Samples, seed: in
                 workers=run.workers,
             )
 
-    fisher: Fisher = run.stored(run.fisher_file, make, FISHER)
+    branches, hidden = start.remaining_branches(current), int(current.config.hidden_size)
+    fisher: Fisher = run.stored(
+        run.fisher_file, make, FISHER, lambda found: fisher_in(found, branches, hidden, samples)
+    )
     return fisher
 
 
@@ -129,7 +136,11 @@ def prune(
     for chunk in in_chunks(missing, int(start.options.memory_gb * 2**30)):
         _prune_chunk(start, current, samples, fisher, chunk, run)
     run.workers.wait()  # until all files exist
-    return StoredTraces({branch.name: run.trace_file(branch.name) for branch in branches})
+    rows = {branch.name: len(start.architecture.bias(current, branch)) for branch in branches}
+    return StoredTraces(
+        {branch.name: run.trace_file(branch.name) for branch in branches},
+        {branch.name: (rows[branch.name], branch.groups, branch.group_size) for branch in branches},
+    )
 
 
 def _prune_chunk(
@@ -171,6 +182,11 @@ def _prune_chunk(
                 update=options.update,
             )
             priors = branch_priors(current, branch, statistics, fisher, trace)
+            if not all(prior.isfinite().all() for prior in priors.values()):
+                raise NotFinite(
+                    f"the priors of {branch.name} are not finite",
+                    "check the weights of the model, and the data",
+                )
             TENSORS.write(run.priors_file(branch.name), priors)
             run.trace_file(branch.name).parent.mkdir(parents=True, exist_ok=True)
             trace.save(run.trace_file(branch.name))
@@ -182,9 +198,11 @@ def gather_priors(
 ) -> dict[str, Priors]:
     """Return the priors of all branches; for the exact prior, processes share the batches."""
     branches = start.remaining_branches(current)
-    priors: dict[str, Priors] = {
-        branch.name: TENSORS.read(run.priors_file(branch.name)) for branch in branches
-    }
+    priors: dict[str, Priors] = {}
+    for branch in branches:
+        path = run.priors_file(branch.name)
+        check = partial(priors_in, branch=branch, gradients=start.options.gradients)
+        priors[branch.name] = checked(path, check, TENSORS.read(path))
 
     def make() -> dict[str, torch.Tensor]:
         with run.stage("prune", "prune: exact prior") as advance:
@@ -201,6 +219,7 @@ def gather_priors(
             )
 
     if start.options.gradients and start.task.head.pooled:
-        for name, exact in run.stored(run.priors_file("exact"), make, TENSORS).items():
+        check_exact = partial(exact_priors_in, branches=branches)
+        for name, exact in run.stored(run.priors_file("exact"), make, TENSORS, check_exact).items():
             priors[name]["exact"] = exact
     return priors

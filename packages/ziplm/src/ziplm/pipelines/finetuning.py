@@ -32,6 +32,8 @@ def finetune_checkpoint(
     """Fine-tune a checkpoint and save the result in `output`; see `ziplm.finetune`."""
     if (output / "config.json").exists():
         raise BadRun(f"{output} already holds a model", "choose another output")
+    if output.is_symlink() or (output.exists() and not (output.is_dir() and not any(output.iterdir()))):
+        raise BadRun(f"{output} exists already", "choose a new or empty folder")
     made = make_task(task, **(task_settings or {}))
     model = made.load_pretrained(checkpoint, training.seed)
     model.to(device)  # type: ignore[arg-type]  # a decorator hides self

@@ -117,6 +117,6 @@ def finish(
     """
     measured = target_steps.measure_finished(start, shrunk.model, state, run)
     compressed = target_steps.evaluate(start, shrunk.model, f"evaluate {target.name}", run)
-    dense = target_steps.evaluate_dense(start, run)
+    dense = target_steps.evaluate_dense(start, run, beside=compressed)
     report = report_of(start, pruned, target, shrunk, measured, compressed, dense, run)
     return Candidate(shrunk.model, report if training is None else {**report, "training": training})

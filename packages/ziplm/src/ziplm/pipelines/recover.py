@@ -77,7 +77,7 @@ def bisect_speedup(
         best = min((choices.removed(levels) for levels in candidates), key=loss)
         metric = metric_of(best, speedup)
         steps.append({"speedup": speedup, "metric": metric})
-        good = _is_good(metric, wanted, greater_is_better)
+        good = is_good(metric, wanted, greater_is_better)
         low, high = (speedup, high) if good else (low, speedup)
     return Guess(max(low, SLOWEST), wanted, steps)
 
@@ -103,7 +103,7 @@ def fastest_that_recovers(
     def attempt(number: int, speedup: float) -> Candidate:
         candidate = build(number, speedup)
         metric = candidate.report["metric"]["compressed"]
-        kept = _is_good(metric, guess.wanted, greater_is_better)
+        kept = is_good(metric, guess.wanted, greater_is_better)
         candidate.report["recover"] = {"wanted": guess.wanted, "kept": kept}
         return candidate
 
@@ -142,5 +142,6 @@ def _is_kept(candidate: Candidate) -> bool:
     return bool(candidate.report["recover"]["kept"])
 
 
-def _is_good(metric: float, wanted: float, greater_is_better: bool) -> bool:
+def is_good(metric: float, wanted: float, greater_is_better: bool) -> bool:
+    """Return whether a metric reaches the one that is wanted."""
     return metric >= wanted if greater_is_better else metric <= wanted

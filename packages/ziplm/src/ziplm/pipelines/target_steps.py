@@ -18,6 +18,14 @@ from ziplm.architectures.inspection import size_on_disk
 from ziplm.files import write_json
 from ziplm.options.targets import Target
 from ziplm.pipelines.recover import Guess, bisect_speedup
+from ziplm.pipelines.stored import (
+    fitted_in,
+    found_in,
+    guess_in,
+    measured_in,
+    predictions_in,
+    require_alike,
+)
 from ziplm.pipelines.values import Pruned, Refitted, Start, token_weights
 from ziplm.results.card import write_card
 from ziplm.runs.contents import require_free
@@ -74,7 +82,7 @@ def search(start: Start, pruned: Pruned, aim: Target, state: Path, run: Run) -> 
 
             return run.workers.led(find, search_loss, judging_loss).to_dict()
 
-    return Found.from_dict(run.stored(state / "found.json", make))
+    return run.stored(state / "found.json", make, parse=lambda document: found_in(document, pruned, aim))
 
 
 def fit(start: Start, pruned: Pruned, found: Found, aim: Target, state: Path, run: Run) -> Fitted:
@@ -105,7 +113,13 @@ def fit(start: Start, pruned: Pruned, found: Found, aim: Target, state: Path, ru
         )
         return run.workers.first(correct).to_dict()
 
-    return Fitted.from_dict(run.stored(state / "fitted.json", make))
+    return run.stored(
+        state / "fitted.json",
+        make,
+        parse=lambda document: fitted_in(
+            document, pruned, aim, found, measured=start.options.latency_table is None
+        ),
+    )
 
 
 def measure_finished(start: Start, small: PreTrainedModel, state: Path, run: Run) -> Measured | None:
@@ -123,7 +137,7 @@ def measure_finished(start: Start, small: PreTrainedModel, state: Path, run: Run
         run.reporter.note(f"measured {measured}")
         return asdict(measured)
 
-    return Measured(**run.stored(state / "measured.json", lambda: run.workers.first(make)))
+    return run.stored(state / "measured.json", lambda: run.workers.first(make), parse=measured_in)
 
 
 def _measured_beside_dense(start: Start, small: PreTrainedModel, advance: Advance) -> Measured:
@@ -206,10 +220,11 @@ def evaluate(start: Start, model: PreTrainedModel, description: str, run: Run) -
     return run.workers.first(lambda: Evaluation.of(start.task, predictions))
 
 
-def evaluate_dense(start: Start, run: Run) -> Evaluation:
+def evaluate_dense(start: Start, run: Run, beside: Evaluation | None = None) -> Evaluation:
     """Return the dense model's metrics with intervals.
 
     Its predictions are stored, because every compressed model is compared with them example by example.
+    `beside` is the evaluation of such a model, on the same examples.
     """
 
     def make() -> dict[str, torch.Tensor]:
@@ -218,12 +233,13 @@ def evaluate_dense(start: Start, run: Run) -> Evaluation:
             f"{split}/{name}": torch.from_numpy(made[split][name]) for split in made for name in made[split]
         }
 
-    stored = run.stored(run.dense_predictions_file, make, TENSORS)
-    predictions: dict[str, Predictions] = {split: {} for split in start.splits.evaluation}
-    for key, values in stored.items():
-        split, _, name = key.rpartition("/")
-        predictions[split][name] = values.numpy()
-    found = run.workers.first(lambda: Evaluation.of(start.task, predictions))
+    def parse(tensors: dict[str, torch.Tensor]) -> Evaluation:
+        predictions = predictions_in(tensors, list(start.splits.evaluation))
+        if beside is not None:
+            require_alike(beside.predictions, predictions)
+        return run.workers.first(lambda: Evaluation.of(start.task, predictions))
+
+    found: Evaluation = run.stored(run.dense_predictions_file, make, TENSORS, parse)
     run.stored(run.dense_metrics_file, lambda: found.metrics)
     return found
 
@@ -257,7 +273,11 @@ def guess_speedup(start: Start, pruned: Pruned, target: Target, run: Run) -> Gue
         )
         return guess._asdict()
 
-    return Guess(**run.stored(run.target_state(target.name) / "recover.json", make))
+    return run.stored(
+        run.target_state(target.name) / "recover.json",
+        make,
+        parse=lambda document: guess_in(document, start.task.greater_is_better),
+    )
 
 
 def save_member(start: Start, small: PreTrainedModel, report: dict[str, Any], folder: Path, run: Run) -> None:

@@ -15,7 +15,9 @@ from transformers import PreTrainedModel, TrainerState, TrainingArguments
 from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 
 from ziplm.errors import UsageError, one_line
+from ziplm.files import failed_writes_as_os_errors
 from ziplm.options.training import TrainingOptions, TrainingSummary
+from ziplm.stages.random_state import kept_random_state
 from ziplm.stages.trainer import DistillationTrainer, diverged
 from ziplm.stages.training_folder import claim, identity, last_whole, state_of
 from ziplm.tasks.base import Features, Progress, Task
@@ -56,6 +58,7 @@ def finetune(
     Raises:
         UsageError: if there are no examples, if the folder belongs to another training, or if model, teacher
             and loss do not fit each other.
+        BadRun: if the folder holds something else, or a checkpoint in it is damaged.
         NotFinite: if the loss or a weight becomes nan or infinite.
     """
     folder = Path(folder)
@@ -70,7 +73,7 @@ def finetune(
     if last is not None and (state := state_of(last)).global_step >= state.max_steps:
         load_model(model, last / "model.safetensors", device=str(model.device))
     else:
-        with _settings_kept(model, options.dropout):
+        with _settings_kept(model, options.dropout), kept_random_state(), failed_writes_as_os_errors():
             trainer = DistillationTrainer(model, task, features, arguments, teacher, loss, progress)
             state = _trained(trainer, last)
     model.zero_grad(set_to_none=True)
@@ -198,7 +201,6 @@ def _arguments(
         fp16=options.precision == "fp16",
         use_cpu=model.device.type == "cpu",
         save_strategy="steps",
-        save_total_limit=2,  # one is complete while the other is written
         logging_strategy="steps",
         report_to=list(options.report_to) or "none",
         remove_unused_columns=False,

@@ -52,6 +52,11 @@ class Fisher:
             return None, len(squares)
         return weights, effective
 
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        """Return the shape of Γ of a branch, without reading it if it is on disk."""
+        gamma = self.gamma
+        return gamma.shape(name) if isinstance(gamma, _StoredTensors) else tuple(gamma[name].shape)
+
     def save(self, path: Path) -> None:
         """Write the fisher as safetensors, completely or not at all."""
         tensors = {
@@ -80,9 +85,20 @@ class _StoredTensors(Mapping[str, torch.Tensor]):
         self._names = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
     def __getitem__(self, name: str) -> torch.Tensor:
+        if name not in self._names:
+            raise KeyError(name)
         with self._opened() as file:
             tensor: torch.Tensor = file.get_tensor(self._prefix + name)
+            if not tensor.isfinite().all():
+                raise damaged(self._path)
             return tensor.clone()  # the file may be replaced later
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor, from the header of the file."""
+        if name not in self._names:
+            raise KeyError(name)
+        with self._opened() as file:
+            return tuple(file.get_slice(self._prefix + name).get_shape())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -95,5 +111,5 @@ class _StoredTensors(Mapping[str, torch.Tensor]):
         try:
             with safetensors.safe_open(self._path, "pt") as file:
                 yield file
-        except (OSError, safetensors.SafetensorError) as error:
+        except (FileNotFoundError, safetensors.SafetensorError) as error:
             raise damaged(self._path) from error
