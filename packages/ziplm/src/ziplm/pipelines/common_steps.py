@@ -136,7 +136,7 @@ def prune(
     for chunk in in_chunks(missing, int(start.options.memory_gb * 2**30)):
         _prune_chunk(start, current, samples, fisher, chunk, run)
     run.workers.wait()  # until all files exist
-    rows = {branch.name: len(start.architecture.bias(current, branch)) for branch in branches}
+    rows = {branch.name: len(start.architecture.weight(current, branch)) for branch in branches}
     return StoredTraces(
         {branch.name: run.trace_file(branch.name) for branch in branches},
         {branch.name: (rows[branch.name], branch.groups, branch.group_size) for branch in branches},

@@ -88,6 +88,11 @@ def require_alike(first: Mapping[str, Predictions], second: Mapping[str, Predict
         _require(all(predictions[name].shape == second[split][name].shape for name in predictions))
 
 
+def require_equal(expected: Any, document: Any) -> None:
+    """Raise ValueError unless a document is what it must be."""
+    _require(document == expected)
+
+
 def priors_in(tensors: Mapping[str, torch.Tensor], branch: Branch, gradients: bool) -> Priors:
     """Return the priors of a branch: the harm of removing 0, 1, … of its groups."""
     _require(set(tensors) == {"own", "stream", *(("factored", "scalar") if gradients else ())})

@@ -25,6 +25,7 @@ from ziplm.pipelines.stored import (
     measured_in,
     predictions_in,
     require_alike,
+    require_equal,
 )
 from ziplm.pipelines.values import Pruned, Refitted, Start, token_weights
 from ziplm.results.card import write_card
@@ -240,7 +241,7 @@ def evaluate_dense(start: Start, run: Run, beside: Evaluation | None = None) -> 
         return run.workers.first(lambda: Evaluation.of(start.task, predictions))
 
     found: Evaluation = run.stored(run.dense_predictions_file, make, TENSORS, parse)
-    run.stored(run.dense_metrics_file, lambda: found.metrics)
+    run.stored(run.dense_metrics_file, lambda: found.metrics, parse=partial(require_equal, found.metrics))
     return found
 
 

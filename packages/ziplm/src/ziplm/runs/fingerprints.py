@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ziplm.errors import BadRun
-from ziplm.files import checked, read_json, write_json
+from ziplm.files import checked, damaged, read_json, write_json
 from ziplm.options.options import Options
 from ziplm.runs.folder import Run
 from ziplm.runs.opening import has_results
@@ -19,6 +19,7 @@ FILES = ("train_file", "validation_file", "eval_file", "latency_table")
 """Options that name files."""
 OF_MODEL = " of the model"
 """How the names of the files in a model's folder end among the fingerprints."""
+_ON_THE_HUB = "model on the hub"
 _MODEL_FILES = (
     "*.safetensors",
     "*.bin",
@@ -50,7 +51,7 @@ def file_fingerprints(options: Options) -> dict[str, str]:
 
 def hub_fingerprint(commit: str | None) -> dict[str, str]:
     """Return the fingerprint of a model on the hub, which is its commit, if it is known."""
-    return {} if commit is None else {"model on the hub": commit}
+    return {} if commit is None else {_ON_THE_HUB: commit}
 
 
 def _cached_commit(model: str) -> dict[str, str]:
@@ -86,6 +87,8 @@ def keep_fingerprints(run: Run, found: Mapping[str, str], at_start: bool = True)
     before = {} if at_start and not has_results(run) else known_fingerprints(run)
     if changed := changes(before, found):
         raise changed_inputs(run, changed)
+    if at_start and before and found.keys() - before.keys() - {_ON_THE_HUB}:
+        raise damaged(run.fingerprints_file)  # the command that made the results knew all of these
     if run.lock is not None and before != {**before, **found}:
         write_json(run.fingerprints_file, {**before, **found})
 
@@ -121,6 +124,6 @@ def changes(before: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
 
 
 def _as_texts(document: Any) -> dict[str, str]:
-    if not all(isinstance(value, str) for value in document.values()):
+    if not document or not all(isinstance(value, str) for value in document.values()):
         raise ValueError("fingerprints are texts")
     return dict(document)

@@ -164,8 +164,9 @@ def _searched(
             checkpoint=checkpoint,
             callback=None if progress is None else (lambda now: progress(now.evaluations, now.best)),
         )
-    except ValueError as error:
-        if checkpoint is None or not str(error).startswith(str(checkpoint)):
+    except (ValueError, RecursionError) as error:
+        nested = isinstance(error, RecursionError)
+        if checkpoint is None or not (nested or str(error).startswith(str(checkpoint))):
             raise
         raise BadRun(f"{checkpoint} is damaged", "delete it and run the command again") from error
     if result.interrupted:
