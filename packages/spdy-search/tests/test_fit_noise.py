@@ -141,7 +141,7 @@ def test_a_known_fixed_part_makes_a_wrong_scale_converge_in_one_correction():
 @pytest.mark.parametrize(
     ("measured", "message"),
     [
-        ((1.0, 2.0, 3.0), "the interval of a measurement must contain its value"),
+        ((1.0, 2.0, 0.5), r"the interval of a measurement must not be empty; got \[2, 0\.5\]"),
         ((1.0, 0.5), r"is \(value, low, high\); got 2 numbers"),
         ((1.0, math.nan, 2.0), "a measurement must be finite"),
         (Measurement(1.0, 0.5, 2.0, 1.0), "confidence of a measurement must be between 0 and 1"),

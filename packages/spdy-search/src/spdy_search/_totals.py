@@ -65,8 +65,7 @@ def as_measurement(measured: object) -> Measurement:
     """Convert what a function of the user returned: a number, a `Measurement`, or (value, low, high).
 
     Raises:
-        ValueError: If it is none of these, a number is not finite, or the interval does not contain the
-            value.
+        ValueError: If it is none of these, a number is not finite, or the interval is empty.
     """
     if not isinstance(measured, tuple):
         try:
@@ -84,10 +83,9 @@ def as_measurement(measured: object) -> Measurement:
             f"a measurement with its interval is (value, low, high); got {len(measured)} numbers"
         )
     found = Measurement(*(finite_number("a measurement", number) for number in measured))
-    if not found.low <= found.value <= found.high:
+    if found.low > found.high:
         raise ValueError(
-            f"the interval of a measurement must contain its value; got {found.value:.6g} "
-            f"and [{found.low:.6g}, {found.high:.6g}]"
+            f"the interval of a measurement must not be empty; got [{found.low:.6g}, {found.high:.6g}]"
         )
     if not 0 < found.confidence < 1:
         raise ValueError(

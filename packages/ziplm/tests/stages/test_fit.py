@@ -147,6 +147,29 @@ def test_levels_that_meet_the_target_at_once_are_measured_once(uniform: bool) ->
 
 
 @pytest.mark.parametrize("uniform", [True, False])
+@pytest.mark.parametrize("factor", [1.005, 0.995])
+def test_a_miss_within_the_measured_interval_is_not_corrected(uniform: bool, factor: float) -> None:
+    choices = choices_for(uniform)
+    budgets = {SECONDS: choices.dense_seconds / 2}
+    start = choices.solve("one", budgets)
+
+    def levels_after(half: float) -> tuple[int, ...]:
+        """Fit to measurements that are off by `factor` and have an interval of ± `half`."""
+
+        def measure_levels(levels: Levels) -> Measured:
+            seconds = factor * budgets[SECONDS] * choices.seconds(levels) / choices.seconds(start)
+            speedup = choices.dense_seconds / seconds
+            low, high = speedup * (1 - half), speedup * (1 + half)
+            return Measured(speedup, low, high, seconds, choices.dense_seconds)
+
+        return fit_levels(choices, start, "one", budgets, measure_levels).levels
+
+    assert levels_after(half=0.01) == tuple(start)
+    if factor > 1:
+        assert levels_after(half=0.0) != tuple(start)  # control: if it is certain, it is corrected
+
+
+@pytest.mark.parametrize("uniform", [True, False])
 def test_the_seconds_decide_for_a_latency_and_the_ratio_for_a_speedup(uniform: bool) -> None:
     choices = choices_for(uniform)
     speedup = 2.5

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from spdy_search import InfeasibleBudget, fit_budget
+from spdy_search import InfeasibleBudget, Measurement, fit_budget
 
 from ziplm.errors import UnreachableTarget
 from ziplm.stages.choices import SECONDS, Choices, Levels
 from ziplm.stages.measure import Measured
 
-Total = Callable[[Levels], float]
-"""Measures a model with these levels, in seconds on the scale of the latency table."""
+Total = Callable[[Levels], Measurement]
+"""Measures a model with these levels, in seconds on the scale of the latency table, with a 99 % interval."""
 ROUNDS = 3
 TOLERANCE = 0.01
 
@@ -68,11 +68,14 @@ def fit_levels(
     """
     rounds: list[dict[str, float]] = []
 
-    def total(candidate: Levels) -> float:
+    def total(candidate: Levels) -> Measurement:
         measured = measure_levels(candidate)
         predicted = choices.seconds(candidate)
         rounds.append({"predicted_seconds": predicted, "speedup": measured.speedup})
-        return measured.seconds if absolute else choices.dense_seconds / measured.speedup
+        seconds = measured.seconds if absolute else choices.dense_seconds / measured.speedup
+        # The interval of the speedup serves for both: it is the wider one, with the dense model's noise.
+        fastest, slowest = measured.speedup / measured.high, measured.speedup / measured.low
+        return Measurement(seconds, seconds * fastest, seconds * slowest, confidence=0.99)
 
     if SECONDS in budgets:  # limits of size need no measurement
         correct = _fit_uniform if choices.uniform else _fit_each
@@ -85,19 +88,16 @@ def _fit_each(
 ) -> Levels:
     """Correct the levels branch by branch, with the least harm."""
     problem = choices.problem(prior, budgets)
-    last: tuple[tuple[int, ...], float] | None = None
-
-    def measured(candidate: Levels) -> float:
-        """Measure levels, unless they were just measured: `fit_budget` ends by measuring its result again."""
-        nonlocal last
-        key = tuple(int(level) for level in candidate)
-        if last is None or last[0] != key:
-            last = key, total(candidate)
-        return last[1]
-
     try:
         found = fit_budget(
-            problem, levels, measured, budgets[SECONDS], ROUNDS, cost=SECONDS, tolerance=TOLERANCE
+            problem,
+            levels,
+            total,
+            budgets[SECONDS],
+            ROUNDS,
+            cost=SECONDS,
+            tolerance=TOLERANCE,
+            final=False,  # the finished model is measured later
         )
     except InfeasibleBudget as error:
         raise _unreachable(error) from error
@@ -107,16 +107,19 @@ def _fit_each(
 def _fit_uniform(
     choices: Choices, levels: Levels, prior: str, budgets: Mapping[str, float], total: Total
 ) -> Levels:
-    """Solve again for sizes that all layers share, with the budget corrected by what was measured."""
-    tried: list[tuple[float, tuple[int, ...]]] = []
+    """Solve again for sizes that all layers share, with the budget corrected by what was measured.
+
+    Sizes whose interval contains the budget are kept, since the difference may be noise.
+    """
+    tried: list[tuple[Measurement, tuple[int, ...]]] = []
     for _ in range(ROUNDS):
         measured = total(levels)
         tried.append((measured, tuple(int(level) for level in levels)))
-        if (1 - TOLERANCE) * budgets[SECONDS] <= measured <= budgets[SECONDS]:
+        if (1 - TOLERANCE) * budgets[SECONDS] <= measured.high and measured.low <= budgets[SECONDS]:
             break
         predicted = choices.seconds(levels)
-        allowed = predicted + budgets[SECONDS] - measured
-        if measured > budgets[SECONDS]:  # common sizes are far apart: these must not be chosen again
+        allowed = predicted + budgets[SECONDS] - measured.value
+        if measured.value > budgets[SECONDS]:  # common sizes are far apart: these must not be chosen again
             allowed = min(max(allowed, (1 + 1e-9) * choices.smallest_seconds), (1 - 1e-9) * predicted)
         try:
             levels = choices.solve(prior, {**budgets, SECONDS: allowed})
@@ -125,7 +128,7 @@ def _fit_uniform(
         if tuple(int(level) for level in levels) in [known for _, known in tried]:
             break
     # The last correction may miss the budget, or not have been measured: prefer the largest that met it.
-    within = [(measured, known) for measured, known in tried if measured <= budgets[SECONDS]]
+    within = [(measured.value, known) for measured, known in tried if measured.low <= budgets[SECONDS]]
     return max(within)[1] if within else levels
 
 
