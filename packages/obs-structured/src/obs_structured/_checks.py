@@ -99,6 +99,22 @@ def semidefinite_spectrum(name: str, smallest: float, largest: float) -> None:
         )
 
 
+def under_metric(metric: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    """Return M Y for a matrix Y (r, d) and a metric M, (r, r) or its diagonal (r,).
+
+    Raises:
+        ValueError: if the metric has a wrong shape, is not finite or not symmetric, or if its diagonal form
+            has negative values.
+    """
+    rows = len(matrix)
+    finite_tensor("metric", metric, (rows, rows), (rows,))
+    metric = metric.detach().to(matrix)
+    if metric.ndim == 1:
+        semidefinite_spectrum("metric", float(metric.min()), float(metric.max()))
+        return metric[:, None] * matrix
+    return symmetrised("metric", metric) @ matrix
+
+
 def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     """Raise ValueError unless `value` is one of the allowed names."""
     if value not in allowed:

@@ -64,6 +64,13 @@ class Header:
             )
         return shape[0], shape[1]
 
+    def cubic_shape(self, name: str) -> tuple[int, int, int]:
+        """Return the shape (n, d, d) of a stack of square matrices; raise Damaged if it has another one."""
+        shape = self.tensors[name][1]
+        if len(shape) != 3 or 0 in shape or shape[1] != shape[2]:
+            raise Damaged(f"{name} has shape {shortened(shape)}, but must be a stack of square matrices")
+        return shape[0], shape[1], shape[2]
+
     def integer(self, name: str, least: int, most: int) -> int:
         """Return a scalar that must be an integer in a range."""
         value = self.scalars[name]

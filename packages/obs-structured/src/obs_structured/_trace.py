@@ -134,14 +134,7 @@ class Trace:
                 form has negative values; or if the errors overflow.
         """
         Y = self._components
-        rows = len(Y)
-        _checks.finite_tensor("metric", metric, (rows, rows), (rows,))
-        metric = metric.detach().to(Y)
-        if metric.ndim == 1:
-            _checks.semidefinite_spectrum("metric", float(metric.min()), float(metric.max()))
-            MY = metric[:, None] * Y
-        else:
-            MY = _checks.symmetrised("metric", metric) @ Y
+        MY = _checks.under_metric(metric, Y)
         with threads_for(product_of_block(Y)):
             errors = self._quadratic_errors(Y, MY)
         if not errors.isfinite().all():
