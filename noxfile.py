@@ -123,7 +123,7 @@ def check_wheels(session: nox.Session, wheels: list[str], readmes: list[str], gr
 def bench(session: nox.Session) -> None:
     """Run benchmarks: ``nox -s bench`` for all, ``nox -s bench -- obs --help`` for one."""
     install_bench(session)
-    alone = ["obs", "profiler", "spdy", "distill", "surgery", "stitch", "stages"]
+    alone = ["obs", "profiler", "spdy", "distill", "surgery", "stitch", "stages", "estimates"]
     with_data = ["models", "oneshot", "gradual", "runs"]  # need --data, and hours: only when asked for
     chosen, options = session.posargs[:1], session.posargs[1:]
     if unknown := [name for name in chosen if name not in alone + with_data]:

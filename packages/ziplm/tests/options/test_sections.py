@@ -61,7 +61,9 @@ def test_every_option_is_on_the_help_page_once_under_the_title_of_its_section() 
     for section, title in SECTIONS.items():
         names = [name for name, field in Options.model_fields.items() if shown(field).section == section]
         wanted = [f"--{name.replace('_', '-')}" for name in names if name != "model"]
-        own = {"essential": ["--dry-run"], "run": ["--config", "--json", "--quiet"]}.get(section, [])
+        own = {"essential": ["--dry-run"], "run": ["--config", "--json", "--quiet", "--verbose"]}.get(
+            section, []
+        )
         assert flags_in(found[title]) == [*wanted, *own]
     every = [flag for lines in found.values() for flag in flags_in(lines)]
     assert len(every) == len(set(every))

@@ -69,6 +69,12 @@ EXAMPLES = Text(
     panel=SECTIONS["run"],
     help="Show no progress; run.log has it all.",
 )
+@click.option(
+    "--verbose",
+    is_flag=True,
+    panel=SECTIONS["run"],
+    help="Show what each stage did: numbers of samples, losses, chosen sizes, differences of the metric.",
+)
 @click.option("--sequence-length", type=int, hidden=True)
 @click.pass_context
 def compress(
@@ -78,6 +84,7 @@ def compress(
     dry_run: bool,
     as_json: bool,
     quiet: bool,
+    verbose: bool,
     sequence_length: int | None,
     **_: Any,
 ) -> None:
@@ -87,16 +94,17 @@ def compress(
     each target. To resume an interrupted run, repeat the command.
     """
     said = given(context)
-    for name in ("config_file", "dry_run", "as_json", "quiet", "sequence_length"):
+    for name in ("config_file", "dry_run", "as_json", "quiet", "verbose", "sequence_length"):
         said.pop(name, None)
     if sequence_length is not None:  # the name of --input-length in 0.1
         said.setdefault("input_length", (sequence_length,))
+    require(not (quiet and verbose), "--quiet with --verbose", "leave out one of them")
     asked = Options.of(merged(read_options(config_file) if config_file else {}, said))
     if dry_run:
         require(not as_json, "--json with --dry-run", "leave out one of them; a dry run prints text")
         _plan(asked, quiet)
     else:
-        _compress(asked, as_json, quiet)
+        _compress(asked, as_json, quiet, verbose)
 
 
 def _plan(asked: Options, quiet: bool) -> None:
@@ -108,7 +116,7 @@ def _plan(asked: Options, quiet: bool) -> None:
         click.echo(plan(asked, Silent() if quiet else Bars()))
 
 
-def _compress(asked: Options, as_json: bool, quiet: bool) -> None:
+def _compress(asked: Options, as_json: bool, quiet: bool, verbose: bool) -> None:
     from rich.console import Console
 
     from ziplm.api import run_compress
@@ -117,7 +125,8 @@ def _compress(asked: Options, as_json: bool, quiet: bool) -> None:
     from ziplm.runs.progress import Bars, Silent
     from ziplm.runs.workers import own_rank
 
-    family = run_compress(asked, Silent() if quiet else Bars(), shlex.join(["ziplm", *sys.argv[1:]]))
+    reporter = Silent() if quiet else Bars(verbose=verbose)
+    family = run_compress(asked, reporter, shlex.join(["ziplm", *sys.argv[1:]]))
     if own_rank() > 0:
         return
     if as_json:

@@ -24,6 +24,7 @@ from ziplm.options.targets import Target
 from ziplm.options.toml import load_options
 from ziplm.options.training import TrainingOptions
 from ziplm.pipelines import common_steps, target_steps
+from ziplm.pipelines.estimates import forecast
 from ziplm.pipelines.loading import draw_samples, load_member, load_start
 from ziplm.pipelines.oneshot import build_shrunk, finish, prune_model
 from ziplm.pipelines.values import Start
@@ -52,13 +53,14 @@ def compress_gradually(options: Options, run: Run) -> None:
     check_training(start.dense, start.task, start.splits.train, training, distillation(start))
     # The slowest first; targets with limits alone come before all others.
     targets.sort(key=lambda target: -dense_choices.budgets(target).get(SECONDS, math.inf))
+    forecast(start, dense_choices, targets, run)
     start = train_dense(start, training, run)
     current, previous = start.dense, "dense"
     for target in targets:
         target_run = run.for_target(f"{target.name}-from-{previous}")
         folder = run.member_folder(target.name)
         if run.workers.missing(folder / "metrics.json"):
-            run.reporter.note(f"target {target.name}, from {previous}")
+            run.begin_target(target.name, f"target {target.name}, from {previous}")
             seeded = replace(training, seed=_seed_of(options.seed, previous, target))
             make_member(start, dense_choices, current, target, seeded, target_run)
         run.workers.first(partial(_drop_intermediate_results, target_run, target.name))

@@ -36,6 +36,11 @@ def load_start(options: Options, run: Run) -> Start:
     _check(options, task, splits)
     samples = draw_samples(splits.train, options, task, options.seed)
     keep_loaded(run, options, dense, samples)
+    run.detail(
+        f"samples: {len(samples.calibration)} to calibrate, {len(samples.search)} to search, "
+        f"{len(samples.judging)} to judge; "
+        + ", ".join(f"{len(rows)} to evaluate ({name})" for name, rows in splits.evaluation.items())
+    )
     setting = with_default_lengths(_with_lengths_of_data(options, samples, run), [dense])
     setting = _with_clock(setting, options, run)
     return Start(options, task, dense, tokenizer, splits, samples, setting)

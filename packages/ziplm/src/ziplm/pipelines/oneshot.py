@@ -16,10 +16,12 @@ from transformers import PreTrainedModel
 from ziplm.options.options import Options
 from ziplm.options.targets import Target
 from ziplm.pipelines import common_steps, target_steps
+from ziplm.pipelines.estimates import forecast
 from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.recover import Candidate, fastest_that_recovers
 from ziplm.pipelines.report import Shrunk, report_of
 from ziplm.pipelines.values import Pruned, Samples, Start
+from ziplm.results.table import difference_text
 from ziplm.runs.folder import Run
 from ziplm.stages.choices import Choices
 from ziplm.stages.priors import prior_names_for
@@ -31,9 +33,10 @@ def compress_oneshot(options: Options, targets: Sequence[Target], run: Run) -> N
     table = common_steps.profile(start, run)
     dense_choices = common_steps.make_choices(start, start.dense, table)
     common_steps.require_reachable(dense_choices, targets)
+    forecast(start, dense_choices, targets, run)
     pruned = prune_model(start, start.dense, dense_choices, start.samples, options.seed, run)
     for number, target in enumerate(targets, 1):
-        run.reporter.note(f"target {target.name} ({number} of {len(targets)})")
+        run.begin_target(target.name, f"target {target.name} ({number} of {len(targets)})")
         make = make_recovering if target.kind == "recover" else make_candidate
         candidate = make(start, pruned, target, run)
         target_steps.save_member(
@@ -118,5 +121,7 @@ def finish(
     measured = target_steps.measure_finished(start, shrunk.model, state, run)
     compressed = target_steps.evaluate(start, shrunk.model, f"evaluate {target.name}", run)
     dense = target_steps.evaluate_dense(start, run, beside=compressed)
-    report = report_of(start, pruned, target, shrunk, measured, compressed, dense, run)
+    with run.timed("evaluate"):
+        report = report_of(start, pruned, target, shrunk, measured, compressed, dense, run)
+    run.detail(f"evaluate: {difference_text(report['metric'])}")
     return Candidate(shrunk.model, report if training is None else {**report, "training": training})

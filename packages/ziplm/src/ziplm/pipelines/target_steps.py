@@ -29,6 +29,7 @@ from ziplm.pipelines.stored import (
 )
 from ziplm.pipelines.values import Pruned, Refitted, Start, token_weights
 from ziplm.results.card import write_card
+from ziplm.results.table import sizes_text
 from ziplm.runs.contents import require_free
 from ziplm.runs.folder import TENSORS, Run
 from ziplm.runs.progress import Advance
@@ -83,7 +84,17 @@ def search(start: Start, pruned: Pruned, aim: Target, state: Path, run: Run) -> 
 
             return run.workers.led(find, search_loss, judging_loss).to_dict()
 
-    return run.stored(state / "found.json", make, parse=lambda document: found_in(document, pruned, aim))
+    found: Found = run.stored(
+        state / "found.json", make, parse=lambda document: found_in(document, pruned, aim)
+    )
+    losses = ", ".join(f"{name} {loss:.4g}" for name, loss in found.prior_losses.items())
+    run.detail(f"search: losses of the priors' solutions: {losses}; {found.evaluations} evaluations")
+    if found.searched_loss is not None:
+        run.detail(
+            f"search: loss on the judging samples {found.start_loss:.4g} before and "
+            f"{found.searched_loss:.4g} after the search"
+        )
+    return found
 
 
 def fit(start: Start, pruned: Pruned, found: Found, aim: Target, state: Path, run: Run) -> Fitted:
@@ -114,13 +125,15 @@ def fit(start: Start, pruned: Pruned, found: Found, aim: Target, state: Path, ru
         )
         return run.workers.first(correct).to_dict()
 
-    return run.stored(
+    fitted: Fitted = run.stored(
         state / "fitted.json",
         make,
         parse=lambda document: fitted_in(
             document, pruned, aim, found, measured=start.options.latency_table is None
         ),
     )
+    run.detail(f"sizes (heads/width of each layer): {sizes_text(pruned.choices.sizes(fitted.levels))}")
+    return fitted
 
 
 def measure_finished(start: Start, small: PreTrainedModel, state: Path, run: Run) -> Measured | None:
@@ -192,7 +205,12 @@ def refit_if_better(
             for model in (small, refitted)
         )
     kept = is_clearly_lower(after, before)
-    return (refitted if kept else small), Refitted(mean_divergence(before), mean_divergence(after), kept)
+    compared = Refitted(mean_divergence(before), mean_divergence(after), kept)
+    run.detail(
+        f"refit: divergence {compared.before:.4g} before and {compared.after:.4g} after, "
+        + ("kept" if kept else "not kept")
+    )
+    return (refitted if kept else small), compared
 
 
 def predict(start: Start, model: PreTrainedModel, description: str, run: Run) -> dict[str, Predictions]:
@@ -218,7 +236,8 @@ def predict(start: Start, model: PreTrainedModel, description: str, run: Run) ->
 def evaluate(start: Start, model: PreTrainedModel, description: str, run: Run) -> Evaluation:
     """Return metrics with intervals on every evaluation split."""
     predictions = predict(start, model, description, run)
-    return run.workers.first(lambda: Evaluation.of(start.task, predictions))
+    with run.timed("evaluate"):
+        return run.workers.first(lambda: Evaluation.of(start.task, predictions))
 
 
 def evaluate_dense(start: Start, run: Run, beside: Evaluation | None = None) -> Evaluation:

@@ -73,6 +73,16 @@ def metric_texts(metric: dict[str, Any], signs: Signs = SIGNS) -> tuple[str, str
     return dense, f"{compressed} {signs.alike}" if alike else compressed
 
 
+def difference_text(metric: dict[str, Any]) -> str:
+    """Format the metric of both models, and the interval of their difference if there is one."""
+    text = f"{metric['name']} {metric['compressed']:.4g}, dense {metric['dense']:.4g}"
+    difference = metric.get("difference_interval")
+    if difference is None:
+        return text
+    low, high = (f"{end:+.4g}" for end in difference)
+    return f"{text}, difference {metric['compressed'] - metric['dense']:+.4g} [{low}, {high}] at 95 %"
+
+
 def value_text(value: float, interval: Sequence[float] | None, signs: Signs = SIGNS) -> str:
     """Format a value as ``0.8270 ±0.0061``, with the distance to the farther end of its interval."""
     if interval is None:

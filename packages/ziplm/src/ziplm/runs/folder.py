@@ -14,12 +14,14 @@ state/                 intermediate results, to resume from: fisher, traces, pri
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ziplm.files import checked, is_number, read_json, read_tensors, write_json, write_tensors
+from ziplm.runs.forecast import Forecast
 from ziplm.runs.marker import require_still_own
-from ziplm.runs.progress import Advance, Reporter, Silent
+from ziplm.runs.progress import Advance, FullReporter, Reporter, Silent
 from ziplm.runs.workers import ALONE, Workers
 
 
@@ -71,13 +73,14 @@ class Run:
         self._seconds_file = self.folder / "state" / "seconds.json"
         self.lock: int | None = None  # descriptor of the marker, in the process that has locked the folder
         self._cpu_seconds_file = self.folder / "state" / "cpu-seconds.json"
+        self.forecast: Forecast | None = None
         self._known: set[Path] = set()  # stored results that this process has made or mentioned
 
     def for_target(self, name: str) -> "Run":
         """Return the same run with separate intermediate results, for one target of a gradual run."""
         state = self.folder / "state" / "steps" / name
         run = Run(self.folder, self.workers, self.reporter, state, self.command)
-        run.lock, run._known = self.lock, self._known
+        run.lock, run._known, run.forecast = self.lock, self._known, self.forecast
         return run
 
     def trace_file(self, branch: str) -> Path:
@@ -124,13 +127,34 @@ class Run:
     @contextmanager
     def stage(self, name: str, description: str | None = None) -> Iterator[Advance]:
         """Report the progress of a stage, and add the time of the block to the stage's seconds."""
-        start, cpu_start = time.perf_counter(), time.process_time()
-        with self.reporter.stage(description or name) as advance:
+        if self.forecast is not None and isinstance(self.reporter, FullReporter):
+            self.reporter.overall = partial(self.forecast.text, name)
+        with self.timed(name), self.reporter.stage(description or name) as advance:
             yield advance
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Add the time of the block to a stage's seconds, without showing anything."""
+        start, cpu_start = time.perf_counter(), time.process_time()
+        yield
         if self.workers.rank > 0:
             return
-        _add_seconds(self._seconds_file, self.seconds, name, time.perf_counter() - start)
-        _add_seconds(self._cpu_seconds_file, self.cpu_seconds, name, time.process_time() - cpu_start)
+        spent = time.perf_counter() - start
+        _add_seconds(self._seconds_file, self.seconds, stage, spent)
+        _add_seconds(self._cpu_seconds_file, self.cpu_seconds, stage, time.process_time() - cpu_start)
+        if self.forecast is not None:
+            self.forecast.finish(stage, spent)
+
+    def begin_target(self, name: str, text: str) -> None:
+        """Note that a target begins."""
+        if self.forecast is not None:
+            self.forecast.begin_target(name)
+        self.reporter.note(text)
+
+    def detail(self, text: str) -> None:
+        """Report one line about what a stage did; it is logged, and shown by reporters that show details."""
+        if isinstance(self.reporter, FullReporter):
+            self.reporter.detail(text)
 
     def stored(
         self,

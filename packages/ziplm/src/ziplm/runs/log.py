@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ziplm.files import write_json
-from ziplm.runs.progress import Advance, Reporter
+from ziplm.runs.progress import Advance, FullReporter, Overall, Reporter
 
 
 class Logged:
@@ -24,6 +24,21 @@ class Logged:
 
     def __init__(self, reporter: Reporter, log_file: Path, now_file: Path) -> None:
         self._reporter, self._log_file, self._now_file = reporter, log_file, now_file
+
+    @property
+    def overall(self) -> Overall | None:
+        """What describes how far the run is."""
+        return self._reporter.overall if isinstance(self._reporter, FullReporter) else None
+
+    @overall.setter
+    def overall(self, overall: Overall | None) -> None:
+        if isinstance(self._reporter, FullReporter):
+            self._reporter.overall = overall
+
+    @property
+    def shows_overall(self) -> bool:
+        """Whether the other reporter shows how far the run is."""
+        return isinstance(self._reporter, FullReporter)
 
     @contextmanager
     def stage(self, description: str) -> Iterator[Advance]:
@@ -46,6 +61,12 @@ class Logged:
         """Log a line, and show it."""
         self.log(text)
         self._reporter.note(text)
+
+    def detail(self, text: str) -> None:
+        """Log a line, and pass it on to a reporter that takes details."""
+        self.log(text)
+        if isinstance(self._reporter, FullReporter):
+            self._reporter.detail(text)
 
     def log(self, text: str) -> None:
         """Log a line without showing it."""

@@ -1,14 +1,17 @@
 """Progress reports: bars on stderr, or nothing."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 Advance = Callable[[float, float], None]
 """Called with the amount of work done and the total."""
+Overall = Callable[[float], str]
+"""Describes how far the whole run is, given the seconds that the present stage has taken."""
 
 
 class Reporter(Protocol):
@@ -19,6 +22,20 @@ class Reporter(Protocol):
 
     def note(self, text: str) -> None:
         """Show one line of text."""
+
+
+@runtime_checkable
+class FullReporter(Reporter, Protocol):
+    """A reporter that also shows how far the whole run is, and what each stage did.
+
+    Attributes:
+        overall: describes how far the whole run is, while a stage is running; None if that is not known.
+    """
+
+    overall: Overall | None
+
+    def detail(self, text: str) -> None:
+        """Take one line about what a stage did."""
 
 
 class Silent:
@@ -34,10 +51,19 @@ class Silent:
 
 
 class Bars:
-    """A reporter that draws a bar for each stage and keeps it, with the time it took, when it is done."""
+    """A reporter that draws a bar for each stage and keeps it, with the time it took, when it is done.
 
-    def __init__(self, console: Console | None = None) -> None:
+    While a stage is running, a line above its bar says how far the whole run is.
+
+    Args:
+        console: where to draw; None for stderr.
+        verbose: whether to print what each stage did.
+    """
+
+    def __init__(self, console: Console | None = None, *, verbose: bool = False) -> None:
         self._console = console or Console(stderr=True, highlight=False)
+        self._verbose = verbose
+        self.overall: Overall | None = None
 
     @contextmanager
     def stage(self, description: str) -> Iterator[Advance]:
@@ -49,11 +75,32 @@ class Bars:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
-        with Progress(*columns, console=self._console) as bar:
+        with _BelowOverall(*columns, console=self._console) as bar:
+            bar.overall = self.overall
             task = bar.add_task(description, total=None)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
-            bar.update(task, total=1, completed=1)
+            try:
+                yield lambda done, total: bar.update(task, completed=done, total=total)
+                bar.update(task, total=1, completed=1)
+            finally:
+                bar.overall = None  # only the stage's own line stays
 
     def note(self, text: str) -> None:
         """Print a line."""
         self._console.print(text, markup=False, soft_wrap=True)
+
+    def detail(self, text: str) -> None:
+        """Print a line, if the reporter is verbose."""
+        if self._verbose:
+            self.note(text)
+
+
+class _BelowOverall(Progress):
+    """Bars with a line above them, which is made anew whenever they are drawn."""
+
+    overall: Overall | None = None
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Return the line, if there is one, and the bars."""
+        if self.overall is not None and self.tasks:
+            yield Text(self.overall(self.tasks[0].elapsed or 0.0))
+        yield from super().get_renderables()
