@@ -80,6 +80,19 @@ def workspace(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def fuzz(session: nox.Session) -> None:
+    """Load damaged files with every loader, 20,000 of them, or ``nox -s fuzz -- --files 500 --seed 1``."""
+    install(session, *editable(*PACKAGES), group="test")
+    session.run(
+        "python",
+        "-m",
+        "ziplm_fuzz",
+        *session.posargs,
+        env={**ONE_THREAD, "PYTHONPATH": "packages/ziplm/tests"},
+    )
+
+
+@nox.session(default=False)
 def build(session: nox.Session) -> None:
     """Build wheels and sdists, install them into fresh environments, run the README examples there."""
     install(session, "build", "virtualenv")

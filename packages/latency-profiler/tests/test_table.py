@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -176,7 +177,7 @@ def test_any_modified_file_is_rejected_or_gives_a_working_table(data: st.DataObj
             assert table.speedup({kind: [1, 0.5, 0]}) >= 1.0
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[1, 2]", b"null"])
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[1, 2]", b"null", b"[" * 100_000, b"9" * 5000])
 def test_files_that_are_not_tables_are_reported(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "latency.json"
     path.write_bytes(content)
@@ -185,6 +186,9 @@ def test_files_that_are_not_tables_are_reported(tmp_path: Path, content: bytes) 
 
 
 def test_missing_files_and_folders_are_reported(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # reading it would wait for ever
+    with pytest.raises(TableError, match=r"cannot read .*pipe: it is not a file"):
+        LatencyTable.load(tmp_path / "pipe")
     with pytest.raises(TableError, match=r"cannot read .*: No such file or directory; check the path"):
         LatencyTable.load(tmp_path / "none.json")
     with pytest.raises(OptionError, match=r"cannot write .*: No such file or directory; choose a folder"):

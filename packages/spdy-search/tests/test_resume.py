@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import os
 
 import numpy as np
 import pytest
@@ -139,13 +140,55 @@ def test_a_checkpoint_of_another_search_is_refused(tmp_path, change):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "not a checkpoint"), ("[]", "not a checkpoint"), ('{"format": 2}', "not a checkpoint")],
+    [
+        ("{", "not a checkpoint"),
+        ("[]", "not a checkpoint"),
+        ('{"format": 2}', "not a checkpoint"),
+        ("[" * 100_000, "not a checkpoint"),
+        (
+            '{"format": 1, "fingerprint": "", "evaluations": [[[0], 1%s, 0]]}' % ("0" * 400),
+            "not a checkpoint",
+        ),
+        (
+            '{"format": "%s", "fingerprint": "", "evaluations": [], "screens": []}' % ("x" * 10**5),
+            "format 'xx",
+        ),
+    ],
 )
 def test_a_broken_checkpoint_is_refused(tmp_path, text, message):
     path = tmp_path / "search.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as caught:
         search(latency_problem(6, 2, seed=3), lambda levels: 1.0, checkpoint=path)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"evaluations": [[[[0], 0, 0], 1.0, 0.0]]},
+        {"evaluations": [[[0.0, 0, 0, 0, 0, 0], 1.0, 0.0]]},
+        {"evaluations": [[[-1, 0, 0, 0, 0, 0], 1.0, 0.0]]},
+        {"evaluations": [[[0, 0, 0, 0, 0, 0], float("nan"), 0.0]]},
+        {"evaluations": [[[0, 0, 0, 0, 0, 0], 1.0, float("inf")]]},
+        {"evaluations": [[[0, 0, 0, 0, 0, 0], 10**400, 0.0]]},
+        {"evaluations": [3]},
+        {"screens": [[[{}], 0.5, 1.0]]},
+        {"screens": [[[0], "x", 1.0]]},
+    ],
+)
+def test_damaged_values_in_a_checkpoint_are_refused(tmp_path, changed):
+    path, problem = tmp_path / "search.json", latency_problem(6, 2, seed=3)
+    search(problem, lambda levels: float(sum(levels)), 3, checkpoint=path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+    with pytest.raises(ValueError, match=r"search.json is not a checkpoint of a search"):
+        search(problem, lambda levels: float(sum(levels)), 6, checkpoint=path)
+
+
+def test_a_checkpoint_that_is_no_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")  # reading it would wait for ever
+    with pytest.raises(ValueError, match="is not a file"):
+        search(latency_problem(6, 2, seed=3), lambda levels: 1.0, checkpoint=tmp_path / "pipe")
 
 
 def test_a_checkpoint_of_another_format_is_refused(tmp_path):

@@ -145,11 +145,13 @@ class LatencyTable:
 
 
 def _read_json(path: Path) -> Any:
+    if path.exists() and not path.is_file():  # reading a pipe would wait for a writer
+        raise TableError(f"cannot read {path}: it is not a file", "check the path")
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise TableError(f"cannot read {path}: {error.strerror}", "check the path") from error
-    except ValueError as error:  # not UTF-8, or not JSON
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or nested too deeply
         raise TableError(
             f"{path} is not JSON: {one_line(error)}", "profile again, or restore the file"
         ) from error

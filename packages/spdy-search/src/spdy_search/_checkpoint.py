@@ -54,17 +54,19 @@ class Checkpoint:
         path = self._path
         if not path.exists():
             return CheckpointState([], {})
+        if not path.is_file():  # reading a pipe would wait for a writer
+            raise ValueError(f"{path} is not a file; choose another one")
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             fingerprint, version = content["fingerprint"], content["format"]
             state = _decoded(content)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise ValueError(
-                f"{path} is not a checkpoint of a search ({error}); remove it or choose another file"
+                f"{path} is not a checkpoint of a search ({error!s:.100}); remove it or choose another file"
             ) from None
         if version != FORMAT:
             raise ValueError(
-                f"{path} has format {version}, but this version reads format {FORMAT}; "
+                f"{path} has format {version!r:.40}, but this version reads format {FORMAT}; "
                 "remove it to start again"
             )
         if fingerprint != self._fingerprint:
@@ -99,16 +101,29 @@ def fingerprint(problem: Problem, **settings: Any) -> str:
 
 
 def _decoded(content: Mapping[str, Any]) -> CheckpointState:
+    """Decode the contents of a file; raise ValueError, TypeError, KeyError or OverflowError on damage."""
     return CheckpointState(
         [
-            Evaluation(tuple(levels), _infinite_if_none(loss), float(seconds))
+            Evaluation(_levels(levels), _loss(loss), _finite(seconds))
             for levels, loss, seconds in content["evaluations"]
         ],
         {
-            (tuple(levels), float(fraction)): _infinite_if_none(value)
+            (_levels(levels), _finite(fraction)): _loss(value)
             for levels, fraction, value in content["screens"]
         },
     )
+
+
+def _levels(values: Any) -> tuple[int, ...]:
+    if not all(type(value) is int and value >= 0 for value in values):
+        raise ValueError("its levels are not whole numbers")
+    return tuple(values)
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f"it holds the number {value}")
+    return float(value)
 
 
 def _finite_or_none(value: float) -> float | None:
@@ -116,5 +131,6 @@ def _finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _infinite_if_none(value: float | None) -> float:
-    return math.inf if value is None else float(value)
+def _loss(value: float | None) -> float:
+    """The inverse of `_finite_or_none`, for values of which no other may be infinite."""
+    return math.inf if value is None else _finite(value)

@@ -1,5 +1,6 @@
 """Options as TOML: what is written is read back, and bad files are refused."""
 
+import os
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -90,6 +91,8 @@ def test_names_may_be_written_as_on_the_command_line(tmp_path: Path) -> None:
         ("speeedup = [2]", "has an unknown option 'speeedup'; see ziplm compress --help"),
         ("speedup = [2", "is not TOML: .*; correct it"),
         ("[table]\nspeedup = 2", "unknown option 'table'"),
+        ("speedup = " + "[" * 100_000, "is not TOML: .*; correct it"),
+        ("model = 'm'\ntask = 't'\noutput = 'o'\nspeedup = [2]\nseed = " + "9" * 400, "seed"),
         ("task = 't'", "model is missing; give it on the command line, in the call"),
     ],
 )
@@ -102,6 +105,9 @@ def test_bad_files_are_refused_in_one_line(tmp_path: Path, text: str, message: s
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="is not TOML"):
         load_options(path)
+    os.mkfifo(tmp_path / "pipe.toml")  # reading it would wait for ever
+    with pytest.raises(UsageError, match=r"pipe.toml is not a file"):
+        load_options(tmp_path / "pipe.toml")
     with pytest.raises(UsageError, match=r"cannot read .*nothing.toml: No such file"):
         load_options(tmp_path / "nothing.toml")
 

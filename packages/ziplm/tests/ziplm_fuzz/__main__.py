@@ -3,7 +3,6 @@
 import argparse
 import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -12,7 +11,6 @@ os.environ |= {
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "TRANSFORMERS_VERBOSITY": "critical",
-    "MPLCONFIGDIR": tempfile.gettempdir(),
     "ZIPLM_DEBUG": "1",  # unexpected errors are raised, so that their place is seen
 }
 
@@ -26,18 +24,20 @@ def main() -> int:
     parser.add_argument("--files", type=int, default=20_000, help="number of damaged files")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--loader", action="append", choices=list(LOADERS), help="only this loader")
-    parser.add_argument("--number", type=int, help="only this case of each loader, as a failure names it")
+    parser.add_argument("--number", type=int, help="only this case of each loader; -1 is undamaged")
     parser.add_argument(
         "--keep", type=Path, default=Path("fuzz-failures"), help="folder for files that failed"
     )
     asked = parser.parse_args()
     started = time.perf_counter()
-    results = fuzz(asked.seed, asked.files, asked.keep.resolve(), asked.loader, asked.number)
-    failures = [result for result in results if result.failed]
-    for result in failures:
-        print(f"{result.outcome}: {result.case} {result.detail}")
+    results = []
+    for result in fuzz(asked.seed, asked.files, asked.keep.resolve(), asked.loader, asked.number):
+        results.append(result)
+        if result.failed:
+            print(f"{result.outcome}: {result.case} {result.detail}", flush=True)
+    failures = sum(result.failed for result in results)
     print(summary(results))
-    print(f"{len(failures)} failures in {time.perf_counter() - started:.0f} s; seed {asked.seed}")
+    print(f"{failures} failures in {time.perf_counter() - started:.0f} s; seed {asked.seed}")
     return 1 if failures else 0
 
 

@@ -133,6 +133,12 @@ LOADERS: dict[str, Loader] = {
     "shrunk checkpoint": Loader(
         samples.shrunk_checkpoint, MODEL_FILES, evaluate("causal-lm", "valid.txt"), share=3
     ),
+    "modern encoder": Loader(
+        samples.modern_encoder, MODEL_FILES, evaluate("classification", "valid.csv"), share=1.5
+    ),
+    "modern decoder": Loader(
+        samples.modern_decoder, MODEL_FILES, evaluate("causal-lm", "valid.txt"), share=1.5
+    ),
     "inspection": Loader(
         samples.shrunk_checkpoint, MODEL_FILES, lambda folder, _: inspect(folder / "model"), share=2
     ),
@@ -233,12 +239,11 @@ LOADERS: dict[str, Loader] = {
         (CommandFailed,),
         share=2,
     ),
-    "plot": Loader(
+    "report": Loader(
         samples.finished_run,
         ("run/2x/metrics.json", "run/latency.json", "run/state/targets/2x/*.json"),
-        lambda folder, output: ziplm_command("plot", str(folder / "run")),
+        lambda folder, output: ziplm_command("report", str(folder / "run")),
         (CommandFailed,),
-        share=0.3,
         writes=True,
     ),
     "resume": Loader(

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import os
 import random
 import resource
@@ -26,6 +27,7 @@ CPU_SECONDS, SECONDS = 20.0, 120.0  # for one file; the second counts waiting, t
 BATCH = 40  # files for each child
 UNREADABLE = (errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENOTDIR)
 LONGEST = 500  # characters of a message
+UNDAMAGED = -1  # number of the case of a loader in which nothing is damaged
 FILES = "a/b/files"  # folder of the files of a case; damaged paths lead up from it
 
 
@@ -103,6 +105,8 @@ def _in_child(batch: list[Case], sample: Path, place: Path, keep: Path) -> Itera
         os.close(reading)
         code = 1
         try:
+            for ending in (signal.SIGPROF, signal.SIGALRM):
+                signal.signal(ending, signal.SIG_DFL)  # ends the process, also while it runs native code
             _limit_memory()
             guard = Guard()
             for case in batch:
@@ -145,7 +149,8 @@ def _load(case: Case, sample: Path, place: Path, keep: Path, guard: Guard) -> Re
     outside.mkdir()
     (outside / "secret").write_text("{}")
     files = sorted(file for pattern in loader.files for file in folder.glob(pattern))
-    done = mutate(dice.choice(files), outside, dice)
+    file = dice.choice(files)
+    done = mutate(file, outside, dice) if case.number != UNDAMAGED else "nothing"
     guard.allowed, guard.seen = ((output, folder) if loader.writes else (output,)), []
     signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
     signal.setitimer(signal.ITIMER_REAL, SECONDS)
@@ -157,7 +162,7 @@ def _load(case: Case, sample: Path, place: Path, keep: Path, guard: Guard) -> Re
         outcome, failed, detail = "outside", True, guard.seen[0]
     if failed:
         _keep(place, keep, case)
-    return Result(case, outcome, failed, f"{done}: {detail}"[:2000])
+    return Result(case, outcome, failed, f"{file.name}, {done}: {detail}"[:2000])
 
 
 def _outcome(loader: Loader, folder: Path, output: Path) -> tuple[str, bool, str]:
@@ -198,14 +203,23 @@ def _keep(place: Path, keep: Path, case: Case) -> None:
 
 def fuzz(
     seed: int, files: int, keep: Path, names: list[str] | None = None, number: int | None = None
-) -> list[Result]:
-    """Run a fuzz, or only one case of each loader; return the results of all cases."""
+) -> Iterator[Result]:
+    """Run a fuzz, or only one case of each loader, and yield the results of all cases.
+
+    Args:
+        seed: seed of the damage.
+        files: number of damaged files.
+        keep: folder for the files of failed cases.
+        names: names of the loaders; all of them by default.
+        number: the only case of each loader to run, such as -1 for the undamaged sample.
+    """
     disable_progress_bar()
+    logging.disable(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
-        chosen = [
-            case for case in cases(seed, files, names or list(LOADERS)) if number in (None, case.number)
-        ]
-        return list(run_cases(chosen, Path(scratch), keep))
+        chosen = cases(seed, files, names or list(LOADERS))
+        if number is not None:
+            chosen = [Case(seed, name, number) for name in dict.fromkeys(case.loader for case in chosen)]
+        yield from run_cases(chosen, Path(scratch), keep)
 
 
 def summary(results: list[Result]) -> str:

@@ -37,9 +37,25 @@ def old_tokenizer(folder: Path) -> None:
     )
 
 
+def modern_encoder(folder: Path) -> None:
+    """A dense ModernBERT classifier with its tokenizer, and data to evaluate it on."""
+    name = "ModernBertForSequenceClassification"
+    save(tiny_model(name, num_labels=2), folder / "model", letter_tokenizer())
+    write_rows(folder / "valid.csv", letter_rows()[:6])
+
+
 def shrunk_checkpoint(folder: Path) -> None:
     """A shrunk GPT2 with its tokenizer, and text to evaluate it on."""
-    model = tiny_model("GPT2LMHeadModel", "sdpa")
+    _save_shrunk("GPT2LMHeadModel", folder)
+
+
+def modern_decoder(folder: Path) -> None:
+    """A shrunk Llama with its tokenizer, and text to evaluate it on."""
+    _save_shrunk("LlamaForCausalLM", folder)
+
+
+def _save_shrunk(name: str, folder: Path) -> None:
+    model = tiny_model(name, "sdpa")
     small = ziplm.shrink(model, removed_by(model, "a whole layer"), make_traces(model))
     save(small, folder / "model", bare_tokenizer())
     (folder / "valid.txt").write_text("the fox jumps over the lazy dog " * 3)

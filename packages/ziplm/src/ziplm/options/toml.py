@@ -28,11 +28,13 @@ def load_options(path: Path) -> Options:
 
 def read_options(path: Path) -> dict[str, Any]:
     """Read the options in a TOML file by name; raise UsageError if a name is unknown."""
+    if path.exists() and not path.is_file():  # reading a pipe would wait for a writer
+        raise UsageError(f"{path} is not a file", "check the path")
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "check the path") from error
-    except ValueError as error:  # not UTF-8, or not TOML
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or nested too deeply
         raise UsageError(f"{path} is not TOML: {one_line(error)}", "correct it") from error
     values = _renamed({name.replace("-", "_"): value for name, value in values.items()})
     known = Options.model_fields
