@@ -1,5 +1,6 @@
 """The entry points of the project: ``nox`` runs the tests, ``nox -l`` lists the rest."""
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -143,6 +144,33 @@ def bench(session: nox.Session) -> None:
         session.error(f"no benchmark {unknown[0]!r}; there are: {', '.join(alone + with_data)}")
     for name in chosen or alone:
         session.run("python", f"bench/{name}.py", *options, env=ONE_THREAD)
+
+
+@nox.session(default=False)
+def browser(session: nox.Session) -> None:
+    """Open reports in headless Chromium, check how they work and look, and take screenshots of them."""
+    chromium = find_chromium(session)
+    install(session, *editable(*PACKAGES), group="browser")
+    screenshots = ROOT / "build" / "screenshots"
+    settings = {**ONE_THREAD, "CHROMIUM": chromium, "SCREENSHOTS": str(screenshots)}
+    session.run("pytest", "browser", *session.posargs, env=settings)
+    session.log(f"screenshots in {screenshots}")
+
+
+def find_chromium(session: nox.Session) -> str:
+    """Return the path of the system's Chromium; install it where that is allowed, else skip the session."""
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    if not any(map(shutil.which, names)) and shutil.which("apt-get") and os.geteuid() == 0:
+        session.run("apt-get", "update", external=True, silent=True, success_codes=range(256))
+        session.run(
+            "apt-get", "install", "-y", "chromium", external=True, silent=True, success_codes=range(256)
+        )
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        session.skip(
+            "there is no Chromium; install it with the package manager, such as apt install chromium"
+        )
+    return found
 
 
 @nox.session(default=False)

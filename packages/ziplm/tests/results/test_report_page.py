@@ -99,12 +99,14 @@ def test_the_page_shows_the_result_the_table_and_the_environment(tmp_path: Path)
 
 def test_every_chart_has_a_place_a_description_and_a_table(tmp_path: Path) -> None:
     page = page_of(write_run(tmp_path / "run", gradual=True))
-    places = {a["data-chart"]: a for tag, a in page.tags if tag == "div" and "data-chart" in a}
+    places = [attributes["data-chart"] for _, attributes in page.tags if "data-chart" in attributes]
     assert set(places) == set(page.data["charts"])
     assert {"training-loss", "training-metric"} < set(places)
-    for attributes in places.values():
-        assert attributes["role"] == "img"
-        assert len(attributes["aria-label"] or "") > 30
+    described = [
+        attributes["aria-label"] or "" for _, attributes in page.tags if attributes.get("role") == "img"
+    ]
+    assert len(described) == len(places)
+    assert all(text.startswith("Chart: ") and len(text) > 50 for text in described)
     assert [tag for tag, _ in page.tags].count("details") == len(places)
     assert "Loss: 1 x logits + 0.5 x hidden states." in page.words
 

@@ -85,7 +85,15 @@ CHOSEN = "datum.key !== '' && datum.key === chosen"
 """Vega expression: whether a row belongs to the member that the reader has chosen."""
 
 
-LEGEND: Spec = {"title": None, "orient": "bottom", "direction": "horizontal", "columns": 5, "labelLimit": 220}
+NARROW = "width < 420"
+"""Vega expression: whether the chart is as narrow as on a phone."""
+LEGEND: Spec = {
+    "title": None,
+    "orient": "bottom",
+    "direction": "horizontal",
+    "columns": {"expr": f"{NARROW} ? 2 : 5"},
+    "labelLimit": 200,
+}
 
 
 def colour_by(field: str, order: Sequence[str]) -> Spec:
@@ -168,6 +176,8 @@ def theme(*, dark: bool = False, font: str = FONT) -> Spec:
             "symbolStrokeWidth": 2,
             "symbolSize": 90,
             "symbolOpacity": 1,
+            "symbolBaseFillColor": faint,
+            "symbolBaseStrokeColor": faint,
         },
         "title": {"color": text, "subtitleColor": faint, "anchor": "start", "fontSize": 14, "offset": 12},
         "text": {"color": text, "fontSize": 12},

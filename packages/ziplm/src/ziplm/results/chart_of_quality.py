@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from ziplm.results.chart import (
     CHOSEN,
+    NARROW,
     Chart,
     Spec,
     colour_by,
@@ -117,7 +118,15 @@ def _names(at: Spec, which: str, below: int) -> Spec:
     return {
         "transform": [{"filter": which}],
         "mark": {"type": "text", "align": "left", "dx": 9, "dy": below},
-        "encoding": {**at, "text": {"field": "name"}},
+        "encoding": {
+            **at,
+            "text": {"field": "name"},
+            # On a phone, the names of all members would cover each other.
+            "opacity": {
+                "condition": {"test": f"{NARROW} && datum.key !== '' && datum.key !== chosen", "value": 0},
+                "value": 1,
+            },
+        },
     }
 
 
@@ -165,9 +174,10 @@ def _speedup_axis(rows: Sequence[Row]) -> Spec:
 
 
 def _line_of_recovery(lines: list[Row], at: Spec, x_axis: Spec, colour: Spec | None) -> list[Spec]:
-    """Draw the line of 99 % of each dense model's metric, and its name at the right end."""
+    """Draw the line of 99 % of each dense model's metric; that of a single run has its name at the end."""
     coloured = {"color": colour} if colour else {}
     end = x_axis["scale"]["domain"][1]
+    named = lines if len(lines) == 1 else []
     return [
         {
             "data": {"values": lines},
@@ -175,7 +185,7 @@ def _line_of_recovery(lines: list[Row], at: Spec, x_axis: Spec, colour: Spec | N
             "encoding": {"y": {**at["y"], "field": "line"}, **coloured},
         },
         {
-            "data": {"values": [{**line, "end": end, "label": f"{SHARE} of dense"} for line in lines]},
+            "data": {"values": [{**line, "end": end, "label": f"{SHARE} of dense"} for line in named]},
             "mark": {"type": "text", "style": "reference-label", "align": "right", "dy": -7},
             "encoding": {
                 "x": {**at["x"], "field": "end"},

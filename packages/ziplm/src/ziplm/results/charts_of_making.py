@@ -59,7 +59,7 @@ def _latency_chart(runs: Sequence[RunData], kind: str, rows: list[Row]) -> Chart
     }
     has_intervals = all(row["low"] is not None for row in rows)
     environments = [environment_text(run.latency.environment.to_dict()) for run in runs if run.latency]
-    where = environments[0] if len(set(environments)) == 1 else "see the environments of the runs"
+    where = environments[0] if len(set(environments)) == 1 else "environments differ, see below"
     return make_chart(
         f"latency-{'-'.join(kind.split()).lower()}",
         f"latency of {kind}: {where}",
@@ -226,7 +226,7 @@ def _step_lines(
                     "type": "quantitative",
                     "title": x_title,
                     "axis": {"tickMinStep": 1},
-                    "scale": {"zero": False},
+                    "scale": {"zero": True},
                 },
                 "y": {"field": "loss", "type": "quantitative", "title": y_title, "scale": y_scale},
                 "color": colour_by("run", labels) if several else colour_by("name", names),

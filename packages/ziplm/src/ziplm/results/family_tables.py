@@ -8,7 +8,7 @@ from ziplm.results.rows import member_key, recovery, size_rows
 from ziplm.results.run_data import Report, RunData, finite
 from ziplm.results.scaling import speedup_of
 from ziplm.results.table import metric_texts
-from ziplm.results.texts import NONE, bytes_text, interval_text, number_text, percent_text
+from ziplm.results.texts import NONE, bytes_text, count_text, interval_text, number_text, percent_text
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _cells(report: Report) -> tuple[Cell, ...]:
         Cell(NONE if not finite([seconds]) else f"{1e3 * seconds:.3g}", seconds),
         Cell(metric_texts(report["metric"])[1], metric),
         Cell(percent_text(share), share),
-        Cell(NONE if left is None else f"{left / 1e6:.3g} M", left),
+        Cell(count_text(left), left),
         Cell(percent_text(of_dense), of_dense),
         Cell(bytes_text(report.get("bytes_on_disk")), report.get("bytes_on_disk")),
     )

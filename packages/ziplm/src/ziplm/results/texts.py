@@ -40,6 +40,17 @@ def bytes_text(count: float | None) -> str:
     return f"{count:.0f} bytes"
 
 
+def count_text(count: float | None) -> str:
+    """Format a number of parameters: ``85.1 M``."""
+    if not finite([count]):
+        return NONE
+    assert count is not None
+    for unit, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count:.0f}"
+
+
 def duration_text(seconds: float) -> str:
     """Format a duration in the largest unit that fits."""
     for unit, factor in (("h", 3600.0), ("min", 60.0)):
