@@ -194,7 +194,7 @@ SMALL = ("--sizes", "2,0", "--shape", "2x8", *QUICK)
         ),
         (
             ("run", "latency_profiler_factories:infinite", *SMALL),
-            1,
+            8,
             "build(2) returned non-finite values",
         ),
         (
@@ -260,7 +260,7 @@ SMALL = ("--sizes", "2,0", "--shape", "2x8", *QUICK)
         (("run", "transformer_layer", "--name", "x"), 2, "--name cannot be used with transformer_layer"),
         (("run", "transformer_attention", "--heads", "7"), 2, "hidden size 768 is not a multiple of 7 heads"),
         (("show", "none.json"), 1, "cannot read none.json: No such file"),
-        (("show", "latency_profiler_factories.py"), 1, "latency_profiler_factories.py is not JSON"),
+        (("show", "latency_profiler_factories.py"), 2, "latency_profiler_factories.py is not JSON"),
         (("plot", "none.json"), 1, "cannot read none.json: No such file"),
         (("diff", "none.json", "none.json"), 1, "cannot read none.json"),
     ],

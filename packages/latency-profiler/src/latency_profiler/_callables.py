@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from latency_profiler._errors import OutputError, one_line
+from latency_profiler._errors import NotFinite, OutputError, one_line
 
 
 def in_inference_mode(function: Callable[..., object]) -> Callable[..., object]:
@@ -28,7 +28,7 @@ def device_of(function: Callable[..., object], arguments: Iterable[object]) -> t
 
 
 def check_output(function: Callable[..., object], arguments: tuple[Any, ...], name: str) -> None:
-    """Call the function once and raise OutputError if it fails or returns non-finite floating-point values.
+    """Call the function once and raise OutputError if it fails, or NotFinite if outputs are NaN or infinite.
 
     Args:
         function: The callable to check.
@@ -45,7 +45,7 @@ def check_output(function: Callable[..., object], arguments: tuple[Any, ...], na
         ) from error
     for tensor in tensors_in(output):
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise OutputError(
+            raise NotFinite(
                 f"{name} returned non-finite values",
                 "times measured on NaN and inf are misleading: check the weights, or try another dtype",
             )

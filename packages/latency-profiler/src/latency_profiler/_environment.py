@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from latency_profiler._errors import OptionError, require
-from latency_profiler._json import NUMBER, check_type, checked_fields
+from latency_profiler._json import NUMBER, check_least, check_type, checked_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -158,11 +158,12 @@ class Environment:
         """Rebuild an environment from the result of `to_dict`.
 
         Raises:
-            TableError: A field is missing, unknown or of the wrong type.
+            TableError: A field is missing, unknown, of the wrong type or out of range.
         """
         if isinstance(values, dict):  # tables of version 0.1 know no quantisation
             values = {"quantization": None, **values}
         environment = cls(**checked_fields(values, _FIELD_TYPES))
+        check_least(values, _LEAST)
         for name, value in environment.versions.items():
             check_type(f"the version of {name}", value, (str,))
         for name, detail in environment.details.items():
@@ -198,6 +199,7 @@ _FIELD_TYPES: dict[str, tuple[type, ...]] = {entry.name: (str,) for entry in fie
     "details": (dict,),
     "load_average": (*NUMBER, _NONE),
 }
+_LEAST = {"cores": 1, "threads": 1, "batch_size": 1, "sequence_length": 1, "load_average": 0}
 
 
 def _dtype_name(dtype: torch.dtype | str) -> str:
@@ -242,7 +244,7 @@ def _device_name(device: torch.device) -> str:
 def _cpu_name() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
+        for line in cpuinfo.read_text(errors="replace").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     if platform.system() == "Darwin":

@@ -44,6 +44,12 @@ class OutputError(ProfilerError):
     """A callable raises an exception when called, or returns non-finite values."""
 
 
+class NotFinite(OutputError):
+    """A callable returns NaN or infinite values."""
+
+    exit_code = 8
+
+
 class EngineError(ProfilerError):
     """An engine cannot prepare or run a module on this machine, or cannot read a file."""
 
@@ -59,11 +65,21 @@ class OutputFileError(ProfilerError, OSError):
 
 
 class TableError(ProfilerError, ValueError):
-    """A table is invalid, or its file is unreadable, corrupt, not a latency table, or of another version."""
+    """A table is invalid, or its file is corrupt, not a latency table, or of another version."""
+
+    exit_code = 2
+
+
+class UnreadableTable(TableError):
+    """The file of a table does not exist, or cannot be read."""
+
+    exit_code = 1
 
 
 class EnvironmentMismatch(ProfilerError):
     """A table was measured in another environment, and using it here was not allowed explicitly."""
+
+    exit_code = 2
 
 
 def one_line(error: BaseException) -> str:
@@ -74,11 +90,12 @@ def one_line(error: BaseException) -> str:
 
 def shortened(value: object, longest: int = 200) -> str:
     """Return the value as one printable line of limited length; a longer one is cut in the middle."""
-    text = " ".join(str(value).split()).encode("utf-8", "backslashreplace").decode()
-    if len(text) <= longest:
-        return text
-    head = (longest - 1) * 2 // 3
-    return f"{text[:head]}…{text[head + 1 - longest :]}"
+    text = " ".join(str(value).split())
+    if len(text) > longest:
+        head = (longest - 1) * 2 // 3
+        text = f"{text[:head]}…{text[head + 1 - longest :]}"
+    # Control characters would act on the terminal, and lone surrogates cannot be printed at all.
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def require(condition: bool, message: str, hint: str) -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from latency_profiler._curve import LatencyCurve
 from latency_profiler._environment import Environment
-from latency_profiler._errors import EnvironmentMismatch, OptionError, ProfilerError, TableError, one_line
+from latency_profiler._errors import EnvironmentMismatch, OptionError, ProfilerError, TableError, shortened
 from latency_profiler._files import atomic_write
-from latency_profiler._json import NUMBER, checked_fields
+from latency_profiler._json import NUMBER, checked_fields, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -113,10 +113,11 @@ class LatencyTable:
             allow_other_environment: Accept a table from another environment instead of raising an error.
 
         Raises:
-            TableError: The file is missing, corrupt, not a latency table, or of another schema version.
+            UnreadableTable: The file is missing or cannot be read.
+            TableError: The file is corrupt, not a latency table, or of another schema version.
             EnvironmentMismatch: The table was measured in another environment, and that is not allowed.
         """
-        table = cls._from_document(path, _read_json(Path(path)))
+        table = cls._from_document(path, read_json(Path(path)))
         if environment is not None and not allow_other_environment:
             table.require_environment(environment)
         return table
@@ -125,11 +126,12 @@ class LatencyTable:
     def _from_document(cls, path: str | Path, document: Any) -> LatencyTable:
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise TableError(
-                f"{path} is not a latency table", "create one with LatencyTable.save or latency-profiler run"
+                f"{shortened(path)} is not a latency table",
+                "create one with LatencyTable.save or latency-profiler run",
             )
-        if document.get("version") != VERSION:
+        if (found := document.get("version")) != VERSION:
             raise TableError(
-                f"{path} has schema version {document.get('version')}, but only {VERSION} can be read",
+                f"{shortened(path)} has schema version {found!r:.40}, but only {VERSION} can be read",
                 "install the version of latency-profiler that wrote it, or profile again",
             )
         try:
@@ -137,21 +139,8 @@ class LatencyTable:
             curves = {kind: LatencyCurve.from_dict(values) for kind, values in parts["curves"].items()}
             return cls(Environment.from_dict(parts["environment"]), float(parts["fixed"]), curves)
         except ProfilerError as error:
-            raise TableError(f"{path} is corrupt: {error.message}", error.hint) from error
+            raise TableError(f"{shortened(path)} is corrupt: {error.message}", error.hint) from error
 
     def __str__(self) -> str:
         lines = [str(self.environment), f"fixed: {self.fixed * 1e3:.4g} ms"]
         return "\n".join(lines + [f"{kind}: {curve}" for kind, curve in self.curves.items()])
-
-
-def _read_json(path: Path) -> Any:
-    if path.exists() and not path.is_file():  # reading a pipe would wait for a writer
-        raise TableError(f"cannot read {path}: it is not a file", "check the path")
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise TableError(f"cannot read {path}: {error.strerror}", "check the path") from error
-    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or nested too deeply
-        raise TableError(
-            f"{path} is not JSON: {one_line(error)}", "profile again, or restore the file"
-        ) from error

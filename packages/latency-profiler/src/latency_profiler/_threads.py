@@ -34,9 +34,11 @@ def resolve_threads(threads: int | None, engine: object) -> int | None:
     """Return the number of threads of a measurement in an engine; None for torch's current setting.
 
     Raises:
-        OptionError: The engine object has another number of threads than the measurement.
+        OptionError: The number is out of range, or the engine object has another one.
     """
     own: int | None = getattr(engine, "threads", None)
+    if threads is not None:
+        checked_threads(threads)
     if threads is not None and own is not None and threads != own:
         raise OptionError(
             f"the engine has {own} threads, and the measurement {threads}", "give the number only once"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from latency_profiler._errors import TableError
-from latency_profiler._json import NUMBER, checked_fields
+from latency_profiler._json import NUMBER, check_least, checked_fields
 from latency_profiler._statistics import (
     Statistic,
     bootstrap,
@@ -88,9 +88,10 @@ class Timing:
         """Rebuild a timing from the result of `to_dict`.
 
         Raises:
-            TableError: A field is missing, unknown or of the wrong type.
+            TableError: A field is missing, unknown, of the wrong type or out of range.
         """
         timing = cls(**checked_fields(values, _FIELD_TYPES))
+        check_least(values, _LEAST)
         if timing.stopped not in get_args(StopReason):
             raise TableError(
                 f"stopped has the invalid value {timing.stopped!r:.40}",
@@ -115,6 +116,7 @@ _FIELD_TYPES = {field.name: NUMBER for field in fields(Timing)} | {
     "calls": (int,),
     "stopped": (str,),
 }
+_LEAST = {name: 0 for name, types in _FIELD_TYPES.items() if types == NUMBER} | {"runs": 1, "calls": 1}
 
 
 def format_seconds(seconds: float) -> str:

@@ -1,11 +1,12 @@
 """The ``latency-profiler`` command, with one file per subcommand."""
 
+import os
 from importlib import import_module
 from typing import Any
 
 import click
 
-from latency_profiler._errors import ProfilerError
+from latency_profiler._errors import ProfilerError, one_line, shortened
 
 COMMANDS = ("run", "show", "plot", "diff")
 """Subcommands in the order of the help page. Each is a file of this folder, imported when it is needed."""
@@ -30,12 +31,27 @@ class _Commands(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a subcommand."""
+        """Run a subcommand; no error ends in a traceback unless LATENCY_PROFILER_DEBUG is set."""
         try:
             return super().invoke(ctx)
         except ProfilerError as error:
-            click.echo(f"Error: {error}", err=True)
-            ctx.exit(error.exit_code)
+            _fail(ctx, str(error), error.exit_code)
+        except KeyboardInterrupt:
+            _fail(ctx, "interrupted; nothing was saved", 130)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except OSError as error:
+            _fail(ctx, f"{shortened(error)}; check the disk and the permissions", 1)
+        except Exception as error:
+            if os.environ.get("LATENCY_PROFILER_DEBUG"):
+                raise
+            text = shortened(one_line(error), 400)
+            _fail(ctx, f"unexpected {text}; set LATENCY_PROFILER_DEBUG=1 to see where", 70)
+
+
+def _fail(ctx: click.Context, message: str, code: int) -> None:
+    click.echo(f"Error: {message}", err=True)
+    ctx.exit(code)
 
 
 @click.group(

@@ -1,14 +1,16 @@
 """The targets of ``latency-profiler run``: their factories, sizes and inputs."""
 
+import math
+import os
 import re
 from typing import Any
 
 import torch
 
-from latency_profiler._errors import OptionError
+from latency_profiler._errors import OptionError, shortened
 from latency_profiler._factory import import_factory
 from latency_profiler._profile import Build
-from latency_profiler._sizes import geometric_sizes, parse_sizes
+from latency_profiler._sizes import checked_sizes, geometric_sizes, parse_sizes
 from latency_profiler.blocks import transformer_attention, transformer_ffn
 
 BUILT_IN = ("transformer_layer", "transformer_attention", "transformer_ffn")
@@ -53,24 +55,24 @@ def built_in_block(
     """Return the factories and sizes of a built-in block, by curve name, and the shape of its input."""
     hidden = block["hidden"] or 768
     heads, intermediate = block["heads"] or 12, block["intermediate"] or 4 * hidden
-    builds: dict[str, tuple[Build, tuple[int, ...]]] = {
-        "attention": (transformer_attention(hidden, heads), tuple(range(heads, -1, -1))),
-        "ffn": (transformer_ffn(hidden), geometric_sizes(intermediate)),
-    }
-    if target != "transformer_layer":
-        kind = target.removeprefix("transformer_")
-        build, default_sizes = builds[kind]
-        builds = {kind: (build, default_sizes if sizes is None else parse_sizes(sizes))}
-    elif sizes is not None:
+    if target == "transformer_layer" and sizes is not None:
         raise OptionError("--sizes cannot be used with transformer_layer", "use --heads and --intermediate")
+    given = None if sizes is None else parse_sizes(sizes)
+    builds: dict[str, tuple[Build, tuple[int, ...]]] = {}
+    if target != "transformer_ffn":
+        every_head = checked_sizes(range(heads, -1, -1))
+        builds["attention"] = (transformer_attention(hidden, heads), given or every_head)
+    if target != "transformer_attention":
+        builds["ffn"] = (transformer_ffn(hidden), given or geometric_sizes(intermediate))
     return builds, (block["batch"] or 8, block["sequence"] or 128, hidden)
 
 
 def parse_shape(text: str) -> Shape:
     """Parse a shape such as ``8x128x768``."""
-    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", text):
+    if not re.fullmatch(r"[1-9]\d{0,17}(x[1-9]\d{0,17})*", text, re.ASCII):
         raise OptionError(
-            f"cannot parse shape {text!r}", "write positive integers separated by x, such as 8x128x768"
+            f"cannot parse shape '{shortened(text, 60)}'",
+            "write positive integers separated by x, such as 8x128x768",
         )
     return tuple(int(part) for part in text.split("x"))
 
@@ -90,12 +92,25 @@ def usable_device(text: str) -> torch.device:
         torch.empty(0, device=device)
     except Exception as error:
         raise OptionError(
-            f"device {text!r} cannot be used", "use cpu, or install a build of torch that supports the device"
+            f"device {text!r:.60} cannot be used",
+            "use cpu, or install a build of torch that supports the device",
         ) from error
     return device
 
 
 def random_inputs(shapes: list[Shape], dtype: torch.dtype, device: torch.device) -> tuple[Any, ...]:
-    """Draw standard normal inputs from a fixed seed."""
+    """Draw standard normal inputs from a fixed seed.
+
+    Raises:
+        OptionError: They do not fit into memory.
+    """
     generator = torch.Generator().manual_seed(0)
+    size = 4 * sum(math.prod(shape) for shape in shapes)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 2**40
+    if size > memory:  # allocating may succeed all the same, and filling then end the process
+        names = ", ".join("x".join(map(str, shape)) for shape in shapes)
+        raise OptionError(
+            f"inputs of shape {shortened(names, 60)} take {size / 2**30:.3g} GiB, more than this machine has",
+            "use a smaller batch or shape",
+        )
     return tuple(torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes)
