@@ -30,6 +30,7 @@ PUBLIC = {
     "ZipLMError",
     "compress",
     "evaluate",
+    "export",
     "finetune",
     "inspect",
     "load",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 if TYPE_CHECKING:
-    from ziplm.api import compress, evaluate, finetune
+    from ziplm.api import compress, evaluate, export, finetune
     from ziplm.architectures.checkpoint import load, save
     from ziplm.architectures.inspection import inspect
     from ziplm.architectures.registry import register
@@ -42,6 +42,7 @@ __all__ = [
     "ZipLMError",
     "compress",
     "evaluate",
+    "export",
     "finetune",
     "inspect",
     "load",
@@ -52,7 +53,7 @@ __all__ = [
 ]
 
 _PLACES = {
-    **dict.fromkeys(("compress", "evaluate", "finetune"), "api"),
+    **dict.fromkeys(("compress", "evaluate", "export", "finetune"), "api"),
     **dict.fromkeys(("load", "save"), "architectures.checkpoint"),
     "inspect": "architectures.inspection",
     "register": "architectures.registry",

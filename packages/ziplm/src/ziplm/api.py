@@ -1,10 +1,10 @@
-"""The functions that people import: `compress`, `evaluate` and `finetune`."""
+"""The functions that people import: `compress`, `evaluate`, `export` and `finetune`."""
 
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
 from ziplm.errors import UsageError
 from ziplm.options.options import Options
@@ -13,14 +13,16 @@ from ziplm.options.training import TrainingOptions, TrainingSummary
 from ziplm.options.typed import CompressOptions
 from ziplm.options.values import parsed_settings
 from ziplm.pipelines.evaluation import evaluate_checkpoint
+from ziplm.pipelines.exporting import Exported, export_checkpoints
 from ziplm.pipelines.finetuning import finetune_checkpoint
 from ziplm.pipelines.gradual import compress_gradually
-from ziplm.pipelines.inputs import Inputs, keep_inputs
+from ziplm.pipelines.inputs import Inputs, inputs_in_memory, keep_inputs
 from ziplm.pipelines.oneshot import compress_oneshot
 from ziplm.results.family import Family, read_family
 from ziplm.runs.opening import open_run
 from ziplm.runs.progress import Bars, Reporter, Silent
 from ziplm.runs.workers import join
+from ziplm.stages.export_files import Format
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     Data: TypeAlias = str | Path | Dataset | Sequence[Mapping[str, Any]]
-
-FILES = ("train_file", "validation_file", "eval_file")
 
 
 def compress(
@@ -85,7 +85,7 @@ def compress(
                 f"{others[0]} is given beside options", "put it into options, or give no options"
             )
         return run_compress(options, _reporter(progress), command=f"ziplm.compress(options={options!r})")
-    inputs = _inputs_in_memory(said, tokenizer)
+    inputs = inputs_in_memory(said, tokenizer)
     named = said if tokenizer is None else {**said, "tokenizer": tokenizer}
     shown = ", ".join(f"{name}={_short(value)}" for name, value in named.items())
     asked = Options.of({**said, **inputs.paths(Path(said["output"]))})
@@ -112,17 +112,6 @@ def run_compress(options: Options, reporter: Reporter, command: str, inputs: Inp
         return read_family(run, targets)
 
 
-def _inputs_in_memory(said: dict[str, Any], tokenizer: Any) -> Inputs:
-    """Separate what is given in memory from names and paths."""
-    model = None if isinstance(said["model"], str | Path | None) else said["model"]
-    if model is not None and tokenizer is None:
-        raise UsageError("a loaded model is given without its tokenizer", "give tokenizer=…")
-    if model is None and tokenizer is not None:
-        raise UsageError("a tokenizer is given without a loaded model", "give the model, or leave it out")
-    names = [name for name in FILES if not isinstance(said.get(name), str | Path | None)]
-    return Inputs(model, tokenizer, {name: said[name] for name in names})
-
-
 def _short(value: Any) -> str:
     """Return the repr of a value, or its type if it would be long or take several lines."""
     text = repr(str(value)) if isinstance(value, Path) else repr(value)
@@ -144,10 +133,10 @@ def evaluate(
     device: str = "cpu",
     progress: bool | Reporter = False,
 ) -> dict[str, dict[str, float]]:
-    """Return the metrics of a checkpoint, dense or shrunk, on its task.
+    """Return the metrics of a checkpoint, dense or shrunk, or of an exported file, on its task.
 
     Args:
-        checkpoint: folder of a checkpoint, or name of a model on the hub.
+        checkpoint: folder of a checkpoint, name of a model on the hub, or an exported file (.onnx or .xml).
         task: name of a task, one of `ziplm.tasks.TASKS`.
         validation_file: examples to evaluate on; without a file, the task's own dataset.
         eval_file: examples to evaluate on instead of those of validation_file.
@@ -185,6 +174,49 @@ def evaluate(
         reporter=_reporter(progress),
     )
     return found.metrics
+
+
+def export(
+    checkpoint: str | Path,
+    format: Format = "onnx",  # noqa: A002
+    *,
+    quantize: Literal["int8"] | None = None,
+    output: str | Path | None = None,
+    calibration_file: str | Path | None = None,
+    text_column: str | Sequence[str] = (),
+    overwrite: bool = False,
+    progress: bool | Reporter = False,
+) -> list[Exported]:
+    """Export a checkpoint, or every member of a run, as a file that engines run without ziplm.
+
+    A file takes batches of any size and length. It is kept only if its outputs agree with the checkpoint's.
+
+    Args:
+        checkpoint: folder of a checkpoint, dense or shrunk, name of a model on the hub, or a run folder.
+        format: "onnx", "openvino" or "torch-export".
+        quantize: "int8" to quantise weights, per channel, and activations.
+        output: folder for file, config and tokenizer, or for those of all members; None for the checkpoint's.
+        calibration_file: texts to calibrate int8 with, which OpenVINO needs.
+        text_column: name of the column with these texts.
+        overwrite: whether to replace files that exist and are different.
+        progress: whether to show progress bars on stderr, or a reporter.
+
+    Returns:
+        The exported files, each with its path, its size, and its difference from the checkpoint.
+
+    Raises:
+        ZipLMError: with what is wrong and what to do.
+    """
+    texts = None if calibration_file is None else str(calibration_file)
+    return export_checkpoints(
+        str(checkpoint),
+        format,
+        quantize=quantize,
+        output=None if output is None else Path(output),
+        calibration=Source(validation_file=texts, text_columns=_texts(text_column)),
+        overwrite=overwrite,
+        reporter=_reporter(progress),
+    )
 
 
 def finetune(

@@ -6,6 +6,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from ziplm.architectures.base import Architecture
+from ziplm.architectures.exported import ExportedModel
 from ziplm.architectures.zip_classes import MODELLING_FILES, built_in_declaration, register_other_classes
 from ziplm.architectures.zip_declaration import Declaration
 from ziplm.errors import UnsupportedModel
@@ -29,6 +30,10 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
     Raises:
         UnsupportedModel: if the architecture is unknown, or this particular model cannot be pruned.
     """
+    if isinstance(model, ExportedModel):
+        raise UnsupportedModel(
+            f"{model.file} is an exported file", "give the checkpoint that it was made from"
+        )
     model_type = model.config.model_type
     architecture = _architecture(model_type)
     if architecture is None:
@@ -41,7 +46,12 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
 
 
 def language_head(model: PreTrainedModel) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return the function from a model's last hidden states (..., hidden) to logits (..., vocabulary)."""
+    """Return the function from a model's last hidden states (..., hidden) to logits (..., vocabulary).
+
+    An exported file includes its head: what it returns are logits already.
+    """
+    if isinstance(model, ExportedModel):
+        return lambda logits: logits
     return architecture_of(model).language_head(model)
 
 

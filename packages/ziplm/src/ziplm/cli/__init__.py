@@ -27,6 +27,7 @@ COMMANDS = (
     "plot",
     "push",
     "benchmark",
+    "export",
     "inspect",
     "presets",
     "demo",

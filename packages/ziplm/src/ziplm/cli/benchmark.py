@@ -1,14 +1,19 @@
-"""``ziplm benchmark``: the measured speedup of one checkpoint over another."""
+"""``ziplm benchmark``: the measured speedup of one checkpoint or exported file over another."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import rich_click as click
 
 from ziplm.cli.options import ENVIRONMENT, given, options, setting_of
 
+EXAMPLES = """Examples:
+ziplm benchmark models/dense runs/sst2/2x --batch-size 8 --input-length 128
+ziplm benchmark dense/onnx/model.onnx runs/sst2/2x/onnx/model.onnx --threads 1"""
 
-@click.command(epilog="Example: ziplm benchmark models/dense runs/sst2/2x --batch-size 8 --input-length 128")
+
+@click.command(epilog=EXAMPLES)
 @click.argument("dense")
 @click.argument("others", nargs=-1, required=True)
 @options(ENVIRONMENT)
@@ -28,14 +33,15 @@ def benchmark(
 ) -> None:
     """Measure how much faster OTHERS are than DENSE, in interleaved rounds.
 
-    Each model is a checkpoint folder or a name on the hub, and may be any model that takes tokens. By
+    Each model is a checkpoint folder or a name on the hub, and may be any model that takes tokens, or an
+    exported file (.onnx or .xml), which runs in its own engine. All use the same number of threads. By
     default, a forward pass of the whole model on full-length random tokens is timed. With --regime latency,
     it is the mean over inputs of several lengths. With --regime generate, it is the median, over prompts of
     several lengths, of generating new tokens with a cache and top-k sampling.
     """
     from rich.console import Console
 
-    from ziplm.architectures.checkpoint import load
+    from ziplm.architectures.exported import open_model
     from ziplm.runs.progress import Bars
     from ziplm.stages.measure import compare_models
     from ziplm.stages.workload import environment_of, setting_for
@@ -45,7 +51,11 @@ def benchmark(
     loading = {"attn_implementation": attention} if attention else {}
     paths = [dense, *others]
     names = paths if len(set(paths)) == len(paths) else [f"{path} ({n})" for n, path in enumerate(paths)]
-    models = {name: load(path, **loading) for name, path in zip(names, paths, strict=True)}
+    models = {
+        name: open_model(path, threads=setting.threads, **loading)
+        for name, path in zip(names, paths, strict=True)
+    }
+    engines = {name: _engine(model, setting) for name, model in models.items()}
     setting = setting_for(setting, list(models.values()))
     with Bars().stage("measure") as advance:
         result = compare_models(
@@ -57,7 +67,14 @@ def benchmark(
         )
     environment = environment_of(setting, attention)
     made = setting.batch_size * setting.new_tokens if setting.regime == "generate" else 0
-    rows = [_row(name, result, models[name], made) for name in models]
+    rows = [
+        {
+            **_row(name, result, models[name], made),
+            "engine": engines[name],
+            "bytes": _bytes(path, models[name]),
+        }
+        for name, path in zip(names, paths, strict=True)
+    ]
     if as_json:
         click.echo(json.dumps({"models": rows, "environment": environment.to_dict()}, indent=1))
         return
@@ -77,7 +94,7 @@ def _row(name: str, result: Any, model: Any, made: int) -> dict[str, Any]:
         "speedup": ratio.value,
         "low": ratio.low,
         "high": ratio.high,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()) or None,
     }
 
 
@@ -87,15 +104,47 @@ def _table(rows: list[dict[str, Any]]) -> Any:
     generates = "tokens_per_second" in rows[0]
     table = Table()
     table.add_column("model")
-    for heading in ("ms", *(["tokens/s"] if generates else []), "speedup", "99 % interval", "parameters"):
+    table.add_column("engine")
+    for heading in (
+        "ms",
+        *(["tokens/s"] if generates else []),
+        "speedup",
+        "99 % interval",
+        "parameters",
+        "MB",
+    ):
         table.add_column(heading, justify="right")
     for row in rows:
         table.add_row(
             row["model"],
+            row["engine"],
             f"{row['ms']:.2f}",
             *([f"{row['tokens_per_second']:.1f}"] if generates else []),
             f"{row['speedup']:.2f}x",
             f"{row['low']:.2f} – {row['high']:.2f}",
-            f"{row['parameters']:,}",
+            "" if row["parameters"] is None else f"{row['parameters']:,}",
+            "" if row["bytes"] is None else f"{row['bytes'] / 1e6:,.1f}",
         )
     return table
+
+
+def _engine(model: Any, setting: Any) -> str:
+    """Return the engine that runs a model; exported files only run on the CPU, with weights as they are."""
+    from ziplm.architectures.exported import ExportedModel
+    from ziplm.errors import UsageError
+
+    if not isinstance(model, ExportedModel):
+        return str(setting.engine)
+    if (setting.device, setting.dtype) != ("cpu", "float32"):
+        raise UsageError(f"{model.file} is an exported file", "use --device cpu and --dtype float32")
+    return model.engine
+
+
+def _bytes(path: str, model: Any) -> int | None:
+    """Return the size of the weights on disk; None for a model of the hub."""
+    from ziplm.architectures.exported import ExportedModel, files_of
+    from ziplm.architectures.inspection import size_on_disk
+
+    if isinstance(model, ExportedModel):
+        return sum(file.stat().st_size for file in files_of(model.file))
+    return size_on_disk(Path(path)) if Path(path).is_dir() else None

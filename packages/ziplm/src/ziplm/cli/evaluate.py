@@ -1,4 +1,4 @@
-"""``ziplm evaluate``: the metrics of a checkpoint on a task."""
+"""``ziplm evaluate``: the metrics of a checkpoint or an exported file on a task."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,10 @@ def evaluate(
     sequence_length: int | None,
     **_: Any,
 ) -> None:
-    """Print the metrics of CHECKPOINT, a folder or a name on the hub, dense or shrunk."""
+    """Print the metrics of CHECKPOINT, a folder or a name on the hub, dense or shrunk.
+
+    An exported file (.onnx or .xml), or a folder with one and no checkpoint, is evaluated in its engine.
+    """
     from dataclasses import replace
 
     from ziplm.pipelines.evaluation import evaluate_checkpoint, write_predictions

@@ -1,11 +1,13 @@
-"""Evaluation of a single checkpoint on a task."""
+"""Evaluation of a single checkpoint or exported file on a task."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ziplm.architectures.exported import ExportedModel
 from ziplm.architectures.registry import positions_of
 from ziplm.errors import UsageError
 from ziplm.options.setting import Setting
@@ -38,6 +40,9 @@ def evaluate_checkpoint(
     """Return the metrics of a checkpoint, with intervals, on each evaluation split; see `ziplm.evaluate`."""
     reporter = reporter or Silent()
     loaded = _load(checkpoint, task, task_settings or {}, device)
+    if isinstance(loaded.model, ExportedModel):
+        threads = loaded.model.threads
+        reporter.note(f"running in {loaded.model.engine} on {threads} thread{'s' if threads > 1 else ''}")
     length = min(max_length, positions_of(loaded.model.config))
     splits = loaded.task.load_splits(loaded.model, loaded.tokenizer, source, length)
     if not splits.evaluation:
@@ -85,5 +90,7 @@ def _load(checkpoint: str, task: str, task_settings: dict[str, Any], device: str
     made = make_task(task, **task_settings)
     require_device(Setting(device=device))
     model = made.load_model(checkpoint)
+    if isinstance(model, ExportedModel) and torch.device(device).type != "cpu":
+        raise UsageError(f"{checkpoint} is an exported file, which runs on the CPU", "use --device cpu")
     model.to(device)  # type: ignore[arg-type]  # a decorator hides self
     return _Loaded(made, model, made.load_tokenizer(checkpoint))

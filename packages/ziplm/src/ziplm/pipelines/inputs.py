@@ -26,6 +26,9 @@ from ziplm.runs.fingerprints import (
 from ziplm.runs.folder import Run
 from ziplm.runs.opening import has_results
 
+FILES = ("train_file", "validation_file", "eval_file")
+"""The options that take data in memory, too."""
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -87,6 +90,17 @@ def keep_loaded(run: Run, options: Options, dense: PreTrainedModel, samples: Sam
         text = json.dumps(drawn, default=str, sort_keys=True)
         found["samples of the dataset"] = hashlib.sha256(text.encode()).hexdigest()
     run.workers.first(lambda: keep_fingerprints(run, found, at_start=False))
+
+
+def inputs_in_memory(said: Mapping[str, Any], tokenizer: Any) -> Inputs:
+    """Separate what is given in memory from names and paths."""
+    model = None if isinstance(said["model"], str | Path | None) else said["model"]
+    if model is not None and tokenizer is None:
+        raise UsageError("a loaded model is given without its tokenizer", "give tokenizer=…")
+    if model is None and tokenizer is not None:
+        raise UsageError("a tokenizer is given without a loaded model", "give the model, or leave it out")
+    names = [name for name in FILES if not isinstance(said.get(name), str | Path | None)]
+    return Inputs(model, tokenizer, {name: said[name] for name in names})
 
 
 def _data_file(output: Path, name: str) -> Path:

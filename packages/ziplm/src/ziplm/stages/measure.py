@@ -20,6 +20,7 @@ from latency_profiler import (
 )
 from transformers import PreTrainedModel
 
+from ziplm.architectures.exported import ExportedModel
 from ziplm.errors import UsageError
 from ziplm.options.setting import Setting
 from ziplm.stages.workload import (
@@ -174,6 +175,8 @@ def _timed_call(
     """Return the function to time on inputs of the shape of `tokens`: a forward pass or a generation."""
     if setting.regime == "generate":
         return generation(model, setting.new_tokens)
+    if isinstance(model, ExportedModel):  # it has an engine of its own
+        return EagerEngine().prepare(model, (tokens,))
     return ENGINES[setting.engine]().prepare(model, (tokens,))
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ziplm.architectures.checkpoint import load, load_with_head, model_class_of, read_config
+from ziplm.architectures.checkpoint import load_with_head, model_class_of, read_config
+from ziplm.architectures.exported import home_of, open_model
 from ziplm.architectures.tokenizers import load_tokenizer
 from ziplm.errors import UsageError
 from ziplm.options.source import Source
@@ -58,24 +59,25 @@ class Task(ABC):
     """Id of the token that `collate` pads with; set by `load_splits`."""
 
     def load_model(self, path: str, **options: Any) -> PreTrainedModel:
-        """Load a checkpoint that has this task's head, in eval mode.
+        """Load a checkpoint or an exported file that has this task's head, in eval mode.
 
         Args:
-            path: folder of the checkpoint, or its name on the hub.
+            path: folder of the checkpoint, its name on the hub, or an exported file or a folder with one.
             options: options of `ziplm.load`.
 
         Raises:
             UsageError: if the checkpoint has a different head.
             ZipLMError: if the checkpoint cannot be loaded; see `ziplm.load`.
         """
-        name = model_class_of(path, read_config(path)).__name__
+        home = home_of(path)
+        name = model_class_of(home, read_config(home)).__name__
         if not name.endswith(self.class_endings):
             raise UsageError(
                 f"{path} is a {name}, but task {self.name} needs a class that ends with "
                 f"{' or '.join(self.class_endings)}",
                 "fine-tune the model for this task first, or choose the task it was fine-tuned for",
             )
-        return load(path, **options)
+        return open_model(path, **options)
 
     def load_pretrained(self, path: str, seed: int = 0, **options: Any) -> PreTrainedModel:
         """Load a model to fine-tune, with a new head if the checkpoint does not have this task's.
@@ -109,12 +111,12 @@ class Task(ABC):
         return None
 
     def load_tokenizer(self, path: str) -> PreTrainedTokenizerBase:
-        """Load the tokenizer of a checkpoint, without running code from its folder.
+        """Load the tokenizer of a checkpoint or an exported file, without running code from its folder.
 
         Raises:
             BadCheckpoint: if the tokenizer is missing or cannot be loaded.
         """
-        return load_tokenizer(path)
+        return load_tokenizer(home_of(path))
 
     @abstractmethod
     def load_splits(

@@ -8,7 +8,8 @@ from typing import Any, get_args
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ziplm.architectures.checkpoint import load, load_as, read_config
+from ziplm.architectures.checkpoint import load_as, read_config
+from ziplm.architectures.exported import ExportedModel, home_of, open_model
 from ziplm.errors import UsageError
 from ziplm.options.source import Source
 from ziplm.tasks.base import Features, Predictions, Progress, Splits, Task
@@ -57,9 +58,12 @@ class EmbeddingTask(Task):
 
     def load_model(self, path: str, **options: Any) -> PreTrainedModel:
         """Load the model without its head, and read the settings of sentence-transformers beside it."""
-        saved, self.longest = read_settings(path)
+        saved, self.longest = read_settings(home_of(path))
         self.head = Embedding(self.pooling or saved or "mean")
-        model = load(path, **options).base_model
+        opened = open_model(path, **options)
+        if isinstance(opened, ExportedModel) and "last_hidden_state" not in opened.loaded.outputs:
+            raise UsageError(f"{path} has only the outputs of its head", "export a model without a head")
+        model = opened.base_model
         assert isinstance(model, PreTrainedModel)
         if getattr(model, "pooler", model) is None:  # for example in a masked language model
             # A checkpoint of the bare model includes a pooler. Embeddings do not use it, so it may be random.
