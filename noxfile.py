@@ -10,7 +10,7 @@ import nox
 ROOT = Path(__file__).parent
 LEAVES = ["obs-structured", "latency-profiler", "spdy-search", "token-distill"]
 PACKAGES = [*LEAVES, "ziplm"]
-EXTRAS = {"latency-profiler": "[plot,onnxruntime,openvino]", "ziplm": "[report,sentence]"}
+EXTRAS = {"latency-profiler": "[plot,onnxruntime,openvino]", "ziplm": "[onnx,openvino,report,sentence]"}
 GROUPS = nox.project.load_toml("pyproject.toml")
 
 # pip, not uv: the tested torch is the build that pip finds under constraints.txt.
@@ -55,6 +55,24 @@ def light(session: nox.Session) -> None:
     install(session, *editable("spdy-search"), group="test")
     session.run("python", "-c", "import importlib.util as u; assert u.find_spec('torch') is None")
     session.run("pytest", "packages/spdy-search", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
+def serve(session: nox.Session) -> None:
+    """Serve exported files in an environment without torch; that of the tests makes the files."""
+    environments = Path(session.virtualenv.location).parent.resolve()
+    session.run(
+        *(sys.executable, "-m", "nox", "-s", "tests", "--install-only", "--envdir", str(environments)),
+        external=True,
+        silent=True,
+    )
+    files = Path(session.create_tmp()).resolve() / "served"
+    shutil.rmtree(files, ignore_errors=True)
+    python = environments / "tests" / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+    tests = "packages/ziplm/tests"
+    session.run(str(python), f"{tests}/ziplm_serve_files.py", str(files), env=ONE_THREAD, external=True)
+    install(session, "numpy", "onnxruntime", "tokenizers")
+    session.run("python", f"{tests}/ziplm_serve_check.py", str(files), env=ONE_THREAD)
 
 
 @nox.session
