@@ -29,9 +29,9 @@ from ziplm.runs.folder import Run
 
 FEW: dict[str, Any] = {
     "speedup": (2.0,),
-    "evaluations": 30,
-    "profile_seconds": 15.0,
-    "measure_seconds": 6.0,
+    "evaluations": 20,
+    "profile_seconds": 10.0,
+    "measure_seconds": 4.0,
     "threads": 1,
     "clock": "cpu",
 }
@@ -43,16 +43,16 @@ def minilm(folder: Path) -> dict[str, Any]:
     model = AutoModelForSequenceClassification.from_pretrained(pretrained(), num_labels=2)
     ziplm.save(model, folder / "dense", AutoTokenizer.from_pretrained(pretrained()))
     reviews = Reviews.of("rotten_tomatoes")
-    reviews.write(folder / "train.csv", 600, 2000)
-    reviews.write(folder / "validation.csv", 0, 600)
-    return {"task": "classification", "calibration_samples": 512, "search_samples": 64}
+    reviews.write(folder / "train.csv", 400, 1400)
+    reviews.write(folder / "validation.csv", 0, 400)
+    return {"task": "classification", "calibration_samples": 256, "search_samples": 64}
 
 
 def gpt2(folder: Path) -> dict[str, Any]:
     """Save a GPT2 with 6 layers of width 256 and reviews from IMDB; return the options of the run."""
     reviews = Reviews.of("imdb")
-    (folder / "train.txt").write_text("\n".join(reviews.texts[30:700]), encoding="utf-8")
-    (folder / "validation.txt").write_text("\n".join(reviews.texts[:30]), encoding="utf-8")
+    (folder / "train.txt").write_text("\n".join(reviews.texts[20:400]), encoding="utf-8")
+    (folder / "validation.txt").write_text("\n".join(reviews.texts[:20]), encoding="utf-8")
     bpe = ByteLevelBPETokenizer()
     bpe.train([str(folder / "train.txt")], 1024, special_tokens=[END], show_progress=False)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer, eos_token=END, bos_token=END)  # type: ignore[no-untyped-call]
@@ -62,7 +62,7 @@ def gpt2(folder: Path) -> dict[str, Any]:
     config = GPT2Config(vocab_size=len(tokenizer), eos_token_id=end, **shape)
     model = GPT2LMHeadModel(config)  # type: ignore[no-untyped-call]
     ziplm.save(model, folder / "dense", tokenizer)
-    return {"task": "causal-lm", "calibration_samples": 256, "search_samples": 32}
+    return {"task": "causal-lm", "calibration_samples": 96, "search_samples": 24}
 
 
 MODELS = {"minilm": minilm, "gpt2": gpt2}

@@ -175,6 +175,7 @@ def test_the_repr_of_a_family_is_short(family: ziplm.Family) -> None:
 
 def test_a_family_can_be_written_as_json(family: ziplm.Family) -> None:
     read = json.loads(json.dumps(family.to_dict(), allow_nan=False))
+    assert json.loads(json.dumps(family[0].to_dict())) == read["members"][0]
     assert [member["target"] for member in read["members"]] == ["1.5x", "2x"]
     for member, written in zip(family, read["members"], strict=True):
         assert Path(written["folder"]) == member.folder

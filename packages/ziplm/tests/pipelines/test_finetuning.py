@@ -57,3 +57,12 @@ def test_a_teacher_pulls_a_shrunk_model_towards_itself(files: Path, tmp_path: Pa
 def test_a_model_is_never_overwritten(files: Path) -> None:
     with pytest.raises(ziplm.BadRun, match="already holds a model"):
         ziplm.finetune(files / "bert", "classification", output=files / "bert", training=TRAINING)
+
+
+def test_a_checkpoint_without_a_head_says_how_to_give_it_one(files: Path, tmp_path: Path) -> None:
+    """Not "fine-tune the model first", which is what the caller is doing."""
+    with pytest.raises(ziplm.UsageError) as caught:
+        ziplm.finetune(files / "gpt2", "classification", output=tmp_path / "tuned", training=TRAINING)
+    assert "needs a class that ends with ForSequenceClassification" in str(caught.value)
+    assert "AutoModelForSequenceClassification.from_pretrained(…), with num_labels" in str(caught.value)
+    assert "fine-tune the model" not in str(caught.value)

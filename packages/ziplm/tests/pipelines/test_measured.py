@@ -8,7 +8,7 @@ import torch
 import ziplm
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
-from ziplm.pipelines import target_steps
+from ziplm.pipelines import evaluation_steps, target_steps
 from ziplm.stages.measure import Measured
 from ziplm_clock import count_products
 from ziplm_compressed import Recorder, options_for
@@ -71,7 +71,7 @@ def test_a_resumed_run_keeps_the_measurement(
 ) -> None:
     options = measuring(gradual_options(tmp_path), mode=mode)
     with monkeypatch.context() as patch:
-        patch.setattr(target_steps, "evaluate", _stopped)
+        patch.setattr(evaluation_steps, "evaluate", _stopped)
         with pytest.raises(KeyboardInterrupt):
             ziplm.compress(output=tmp_path / "run", **options)
     count, recorder = len(timed), Recorder()

@@ -80,7 +80,11 @@ def benchmark(
         return
     console = Console(highlight=False)
     console.print(_table(rows))
-    console.print(f"{len(result.samples)} rounds, stopped by {result.stopped}", markup=False)
+    reasons = {
+        "rel_error": f"until the speedups were known within {precision:.2g} of their value",
+        "max_seconds": f"until the time limit of {max_seconds:g} s; --max-seconds sets another",
+    }
+    console.print(f"{len(result.samples)} rounds, {reasons[result.stopped]}", markup=False, soft_wrap=True)
     console.print(str(environment), markup=False, soft_wrap=True)
 
 

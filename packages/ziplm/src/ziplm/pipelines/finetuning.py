@@ -4,15 +4,16 @@ from pathlib import Path
 from typing import Any
 
 from token_distill import DistillationLoss
+from transformers import PreTrainedModel
 
 from ziplm.architectures.checkpoint import save
 from ziplm.architectures.registry import positions_of
-from ziplm.errors import BadRun
+from ziplm.errors import BadRun, UsageError
 from ziplm.options.source import Source
 from ziplm.options.training import TrainingOptions, TrainingSummary
 from ziplm.runs.progress import Reporter
 from ziplm.stages.finetune import distillation_loss, finetune
-from ziplm.tasks import make_task
+from ziplm.tasks import Task, make_task
 
 
 def finetune_checkpoint(
@@ -35,7 +36,7 @@ def finetune_checkpoint(
     if output.is_symlink() or (output.exists() and not (output.is_dir() and not any(output.iterdir()))):
         raise BadRun(f"{output} exists already", "choose a new or empty folder")
     made = make_task(task, **(task_settings or {}))
-    model = made.load_pretrained(checkpoint, training.seed)
+    model = _load(made, checkpoint, training.seed)
     model.to(device)  # type: ignore[arg-type]  # a decorator hides self
     tokenizer = made.load_tokenizer(checkpoint)
     length = min(max_length, positions_of(model.config))
@@ -58,3 +59,17 @@ def finetune_checkpoint(
     # Not the tokenizer that read the data: it remembers to truncate to the maximum length.
     save(model, output, made.load_tokenizer(checkpoint))
     return summary
+
+
+def _load(task: Task, checkpoint: str, seed: int) -> PreTrainedModel:
+    """Load the model to fine-tune; say how to give it a head if it has none and the task makes none."""
+    try:
+        return task.load_pretrained(checkpoint, seed)
+    except UsageError as error:
+        if task.new_head() is not None:
+            raise
+        raise UsageError(
+            error.message,
+            f"give it a new head first: AutoModel{task.class_endings[0]}.from_pretrained(…), with num_labels "
+            "for classes, then save_pretrained of model and tokenizer",
+        ) from error

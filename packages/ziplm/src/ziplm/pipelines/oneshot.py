@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from ziplm.options.options import Options
 from ziplm.options.targets import Target
-from ziplm.pipelines import common_steps, target_steps
+from ziplm.pipelines import common_steps, evaluation_steps, target_steps
 from ziplm.pipelines.estimates import forecast
 from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.recover import Candidate, fastest_that_recovers
@@ -119,8 +119,8 @@ def finish(
         training: the summary of the model's training; None without one.
     """
     measured = target_steps.measure_finished(start, shrunk.model, state, run)
-    compressed = target_steps.evaluate(start, shrunk.model, f"evaluate {target.name}", run)
-    dense = target_steps.evaluate_dense(start, run, beside=compressed)
+    compressed = evaluation_steps.evaluate(start, shrunk.model, f"evaluate {target.name}", run)
+    dense = evaluation_steps.evaluate_dense(start, run, beside=compressed)
     with run.timed("evaluate"):
         report = report_of(start, pruned, target, shrunk, measured, compressed, dense, run)
     run.detail(f"evaluate: {difference_text(report['metric'])}")

@@ -1,4 +1,4 @@
-"""Steps that run for each target: search, fit, shrink, refit, measure, evaluate, save.
+"""Steps that run for each target: search, fit, shrink, refit, measure, save.
 
 Each step runs a stage within a run: it reports progress, decides which processes take part, and may store the
 result in the run folder.
@@ -10,38 +10,35 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import PreTrainedModel
 
 from ziplm.architectures.checkpoint import save
 from ziplm.architectures.inspection import size_on_disk
 from ziplm.files import write_json
 from ziplm.options.targets import Target
+from ziplm.pipelines.evaluation_steps import evaluate_dense, predict
 from ziplm.pipelines.recover import Guess, bisect_speedup
 from ziplm.pipelines.stored import (
     fitted_in,
     found_in,
     guess_in,
     measured_in,
-    predictions_in,
-    require_alike,
-    require_equal,
 )
 from ziplm.pipelines.values import Pruned, Refitted, Start, token_weights
 from ziplm.results.card import write_card
 from ziplm.results.table import sizes_text
 from ziplm.runs.contents import require_free
-from ziplm.runs.folder import TENSORS, Run
+from ziplm.runs.folder import Run
 from ziplm.runs.progress import Advance
 from ziplm.stages.choices import Levels
-from ziplm.stages.evaluate import Evaluation, divergences, predict_split
+from ziplm.stages.evaluate import divergences
 from ziplm.stages.fit import Fitted, fit_levels
 from ziplm.stages.measure import Measured, measure
 from ziplm.stages.refit import refit, with_own_outputs
 from ziplm.stages.search import Found, Loss, find_levels
 from ziplm.stages.shrink import shrink
 from ziplm.stages.stitch import CandidateLoss, Stitcher
-from ziplm.tasks.base import Features, Predictions
+from ziplm.tasks.base import Features
 from ziplm.tasks.heads import is_clearly_lower, mean_divergence
 
 
@@ -211,57 +208,6 @@ def refit_if_better(
         + ("kept" if kept else "not kept")
     )
     return (refitted if kept else small), compared
-
-
-def predict(start: Start, model: PreTrainedModel, description: str, run: Run) -> dict[str, Predictions]:
-    """Return the predictions on every evaluation split; only the first process evaluates."""
-
-    def make() -> dict[str, Predictions]:
-        predictions = {}
-        for name, features in start.splits.evaluation.items():
-            with run.stage("evaluate", f"{description}: {name}") as advance:
-                predictions[name] = predict_split(
-                    model,
-                    start.task,
-                    features,
-                    reference=start.dense,
-                    batch_size=start.options.calibration_batch_size,
-                    progress=advance,
-                )
-        return predictions
-
-    return run.workers.first(make)
-
-
-def evaluate(start: Start, model: PreTrainedModel, description: str, run: Run) -> Evaluation:
-    """Return metrics with intervals on every evaluation split."""
-    predictions = predict(start, model, description, run)
-    with run.timed("evaluate"):
-        return run.workers.first(lambda: Evaluation.of(start.task, predictions))
-
-
-def evaluate_dense(start: Start, run: Run, beside: Evaluation | None = None) -> Evaluation:
-    """Return the dense model's metrics with intervals.
-
-    Its predictions are stored, because every compressed model is compared with them example by example.
-    `beside` is the evaluation of such a model, on the same examples.
-    """
-
-    def make() -> dict[str, torch.Tensor]:
-        made = predict(start, start.dense, "evaluate dense", run)
-        return {
-            f"{split}/{name}": torch.from_numpy(made[split][name]) for split in made for name in made[split]
-        }
-
-    def parse(tensors: dict[str, torch.Tensor]) -> Evaluation:
-        predictions = predictions_in(tensors, list(start.splits.evaluation))
-        if beside is not None:
-            require_alike(beside.predictions, predictions)
-        return run.workers.first(lambda: Evaluation.of(start.task, predictions))
-
-    found: Evaluation = run.stored(run.dense_predictions_file, make, TENSORS, parse)
-    run.stored(run.dense_metrics_file, lambda: found.metrics, parse=partial(require_equal, found.metrics))
-    return found
 
 
 def guess_speedup(start: Start, pruned: Pruned, target: Target, run: Run) -> Guess:

@@ -34,6 +34,10 @@ class Member:
         sizes: dict[str, list[int]] = self.metrics["sizes"]
         return sizes
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {**asdict(self), "folder": str(self.folder)}
+
     def __repr__(self) -> str:
         metric = self.metrics["metric"]
         speed = (self.metrics["measured"] or self.metrics["predicted"])["speedup"]
@@ -68,7 +72,7 @@ class Family(Sequence[Member]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {"members": [{**asdict(member), "folder": str(member.folder)} for member in self.members]}
+        return {"members": [member.to_dict() for member in self.members]}
 
 
 def read_family(run: Run, targets: Sequence[Target]) -> Family:

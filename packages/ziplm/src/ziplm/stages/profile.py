@@ -13,7 +13,6 @@ from transformers import PreTrainedModel
 from ziplm.architectures.branch_module import structure_copy
 from ziplm.architectures.registry import architecture_of
 from ziplm.architectures.surgery import leading_parts
-from ziplm.errors import UsageError
 from ziplm.options.setting import Setting
 from ziplm.stages.levels import size_grid
 from ziplm.stages.workload import (
@@ -178,16 +177,16 @@ def _without_branches(model: PreTrainedModel) -> PreTrainedModel:
 def _sized_branches(
     model: PreTrainedModel, setting: Setting, kind: str, calls: list[Call], round_to: int
 ) -> dict[Call, Family]:
-    """Return, for each call, a branch at all sizes of the grid, made from the first branch of full size."""
+    """Return, for each call, a branch at all sizes of the grid, made from the largest branch of the kind.
+
+    A model that was compressed before may have no branch of full size. Sizes above its largest branch do not
+    occur in it, and are left out.
+    """
     architecture = architecture_of(model)
-    dense_groups = architecture.dense_groups(model, kind)
     branches = [branch for branch in architecture.branches(model) if branch.kind == kind]
-    branch = next((branch for branch in branches if branch.groups == dense_groups), None)
-    if branch is None:
-        raise UsageError(
-            f"no {kind} of this model has its full size, which is needed to measure all sizes",
-            "profile the dense model, and give that table with --latency-table",
-        )
+    branch = max(branches, key=lambda branch: branch.groups)  # the first of the largest
+    grid = size_grid(kind, architecture.dense_groups(model, kind), round_to)
+    sizes = [branch.groups, *(size for size in grid if size < branch.groups)]
     layer, spec = architecture.layers(model)[branch.layer], architecture.spec(model, branch)
 
     @functools.cache  # all calls share the weights of a size
@@ -207,7 +206,7 @@ def _sized_branches(
         inputs = hidden(call.tokens)
         return Family(
             lambda groups: architecture.branch_module(model, branch, resized(groups), past),
-            size_grid(kind, dense_groups, round_to),
+            sizes,
             (inputs, architecture.attention_mask(model, branch, inputs, call.past or 0)),
         )
 
