@@ -3,16 +3,20 @@
 ``compare``: while another process keeps a core busy, a function is compared with itself, which should give a
 ratio of 1, and with 5 % more of the same work, which should give 1.05. The baseline times the two functions
 one after the other, as is usual.
+``load``: two BERT layers of MiniLM's size are compared with layers of half and a quarter of their heads and
+width, beside none, one and three busy processes, by both clocks, and by a wall clock that takes one sample of
+each in a round. The true ratio is that of a quiet machine; the table shows how estimates move with the load.
 ``table``: two independent latency tables of a BERT-base layer are compared with each other.
 """
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +28,7 @@ from latency_profiler import (
     Family,
     LatencyCurve,
     LatencyTable,
+    WallClock,
     compare,
     geometric_sizes,
     profile_families,
@@ -33,6 +38,7 @@ from numpy.typing import NDArray
 
 ClockName = Literal["wall", "cpu"]
 
+CLOCKS: tuple[ClockName, ...] = ("wall", "cpu")
 BATCH, SEQUENCE, HIDDEN = 8, 128, 768
 # Keeps a core busy until the parent process has ended for any reason.
 SPIN = """
@@ -130,6 +136,50 @@ def bench_compare(repetitions: int, clock: ClockName) -> None:
     )
 
 
+class OneSampleClock(WallClock):
+    """Elapsed time; as its name is not "wall", `compare` takes one sample of each variant in a round."""
+
+    name = "wall, one sample"
+
+
+def layers(heads: int, width: int) -> torch.nn.Module:
+    """Return two BERT layers of MiniLM's hidden size."""
+    blocks = [(transformer_attention(384, 12)(heads), transformer_ffn(384)(width)) for _ in range(2)]
+    return torch.nn.Sequential(*(block for pair in blocks for block in pair)).eval()
+
+
+def bench_load(seconds: float) -> None:
+    """Print the speedups of smaller models under different load, by both clocks."""
+    torch.manual_seed(0)
+    models = {"dense": layers(12, 1536), "half": layers(6, 768), "quarter": layers(3, 300)}
+    inputs = torch.randn(2, 64, 384)
+    rows = []
+    for processes in (0, 1, 3):
+        with ExitStack() as stack:
+            for _ in range(processes):
+                stack.enter_context(competing_load())
+            for clock in (*CLOCKS, OneSampleClock()):
+                result = compare(models, inputs, clock=clock, threads=1, max_seconds=seconds)
+                low = np.percentile(result.samples, 5, axis=0)
+                rows.append(
+                    [
+                        f"{processes} busy, {clock if isinstance(clock, str) else clock.name}",
+                        str(len(result.samples)),
+                        *(str(result.speedup(name)) for name in ("half", "quarter")),
+                        f"{low[0] / low[1]:.3f}, {low[0] / low[2]:.3f}",
+                        f"{1e3 * result['dense'].seconds:.2f}",
+                        f"{os.getloadavg()[0]:.1f}",
+                    ]
+                )
+                print(" ".join(rows[-1]), flush=True)
+    print_table(
+        "Speedups under load, two layers of MiniLM at 2 x 64, one thread",
+        ["load, clock", "rounds", "half", "quarter", "5th percentiles", "dense ms", "load average"],
+        rows,
+        "the first row counts as quiet only if its load average is below 1",
+    )
+
+
 def bert_base_table(clock: ClockName, seed: int) -> LatencyTable:
     """Return a table of attention with 12 to 0 heads, and of an FFN with the paper's 44 widths and 0."""
     inputs = torch.randn(BATCH, SEQUENCE, HIDDEN, generator=torch.Generator().manual_seed(seed))
@@ -190,18 +240,21 @@ def difference(first: LatencyCurve, second: LatencyCurve) -> NDArray[np.float64]
 
 
 def main() -> None:
-    """Run the parts named on the command line, or both."""
+    """Run the part named on the command line, or all."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", nargs="?", choices=["compare", "table"], help="part to run (both)")
+    parser.add_argument("part", nargs="?", choices=["compare", "load", "table"], help="part to run (all)")
     parser.add_argument("--repetitions", type=int, default=20, help="repetitions of compare (20)")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="cpu", help=CLOCK_HELP)
+    parser.add_argument("--seconds", type=float, default=30.0, help="seconds of each comparison of load (30)")
     parser.add_argument("--save", type=Path, metavar="FOLDER", help="folder to save the two tables in")
     options = parser.parse_args()
     announce("latency-profiler", "torch", "scipy")
     if options.part in (None, "compare"):
         bench_compare(options.repetitions, options.clock)
+    if options.part in (None, "load"):
+        bench_load(options.seconds)
     if options.part in (None, "table"):
         bench_table(options.clock, options.save)
 

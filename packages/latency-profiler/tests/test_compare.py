@@ -1,7 +1,7 @@
 """Ratios between variants, on a fake clock with known load."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -193,3 +193,33 @@ def test_invalid_arguments_are_reported() -> None:
     result = compare({"f": clock.work(1.0), "g": clock.work(1.0)}, clock=clock)
     with pytest.raises(OptionError, match="unknown variant 'h'; use one of 'f', 'g'"):
         result.ratio("h")
+
+
+class WallFakeClock(FakeClock):
+    name = "wall"
+
+
+def test_quick_variants_meet_as_many_interruptions_as_slow_ones_by_the_wall_clock() -> None:
+    """Work is interrupted for ten seconds after every two; the slow variant works four times as long.
+
+    Control: with one sample of each in a round, low percentiles find quick samples without interruptions.
+    """
+    speedups = {}
+    for kind in (WallFakeClock, FakeClock):
+        clock, worked = kind(), [0.0]
+
+        def work(
+            seconds: float, clock: FakeClock = clock, worked: list[float] = worked
+        ) -> Callable[..., None]:
+            def run() -> None:
+                before = worked[0] // 2
+                worked[0] += seconds
+                clock.time += seconds + 10 * (worked[0] // 2 - before)
+
+            return run
+
+        variants = {"slow": work(4.0), "quick": work(1.0)}
+        result = compare(variants, clock=clock, min_rounds=60, max_seconds=5000, rel_error=1e-6)
+        speedups[clock.name] = result.speedup("quick").value
+    assert speedups["wall"] == pytest.approx(4.0, rel=0.15)
+    assert speedups["fake"] > 20

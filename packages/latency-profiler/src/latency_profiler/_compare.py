@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +12,16 @@ from latency_profiler._callables import device_of, in_inference_mode
 from latency_profiler._clock import Clock, ClockName, resolve_clock
 from latency_profiler._errors import OptionError, require
 from latency_profiler._memory import keep_freed_memory
-from latency_profiler._rounds import Inputs, Progress, Rounds, Stopping, Variant, run_rounds
+from latency_profiler._rounds import (
+    Inputs,
+    Progress,
+    Rounds,
+    Stopping,
+    Variant,
+    equal_repeats,
+    once,
+    run_rounds,
+)
 from latency_profiler._statistics import bootstrap, estimates, interval, percentile_20, relative_error
 from latency_profiler._threads import check_threads, pinned_threads
 from latency_profiler._timing import StopReason, Timing, format_seconds, summarise
@@ -48,7 +57,8 @@ class Comparison(Mapping[str, Timing]):
     """Timings of the variants by name, in the order given, and the ratios between them.
 
     Attributes:
-        samples: Seconds per call, float64 of shape (rounds, variants).
+        samples: Seconds per call, float64 of shape (rounds, variants); by the wall clock, each is the mean of
+            the samples of a round.
         confidence: Confidence level of all intervals.
         stopped: "rel_error" if all ratios reached the requested precision, "max_seconds" if the time limit
             was reached first.
@@ -110,6 +120,11 @@ def worst_ratio_error(samples: Samples, confidence: float) -> float:
     return relative_error(seconds[1:] / seconds[0], low, high)
 
 
+def means_of_rounds(samples: Samples) -> list[FloatArray]:
+    """Return the mean of the samples of each round: (rounds, repeats) -> (rounds, 1) for each variant."""
+    return [values.mean(axis=1, keepdims=True) for values in samples]
+
+
 def _has_zero_times(samples: Samples) -> bool:
     return any(np.any(values <= 0.0) for values in samples)
 
@@ -130,7 +145,9 @@ def compare(
     """Time variants against each other: ``compare({"dense": f, "pruned": g}, x).speedup("pruned")``.
 
     Every round times every variant, in random order, so that other load on the machine affects all of them
-    alike. Ratios are between 20th percentiles; their intervals come from a bootstrap over the rounds.
+    alike. By the wall clock, a round times quick variants several times, until they have met as much of that
+    load as the slowest. Ratios are between 20th percentiles; their intervals come from a bootstrap over the
+    rounds.
 
     Args:
         variants: Two or more callables or modules by name. Modules are called under
@@ -167,14 +184,19 @@ def compare(
     with pinned_threads(threads), keep_freed_memory():
         check_threads(variants)
         first = next(iter(variants.values()))
+        used_clock = resolve_clock(clock, device_of(first, wrapped[0].arguments()))
         rounds = run_rounds(
             wrapped,
-            resolve_clock(clock, device_of(first, wrapped[0].arguments())),
+            used_clock,
             stopping,
-            lambda samples: worst_ratio_error(samples, confidence),
+            lambda samples: worst_ratio_error(means_of_rounds(samples), confidence),
+            # On this clock, time spent waiting for a core counts. On the CPU clock it does not, and single
+            # samples moved least with the load.
+            repeats=equal_repeats if used_clock.name == "wall" else once,
             seed=seed,
             progress=progress,
         )
+    rounds = replace(rounds, samples=means_of_rounds(rounds.samples))
     if _has_zero_times(rounds.samples):
         raise OptionError("some calls took zero time on this clock", "make each call do more work")
     return Comparison(tuple(variants), rounds, confidence)

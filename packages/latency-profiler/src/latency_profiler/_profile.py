@@ -11,7 +11,7 @@ from latency_profiler._curve import LatencyCurve
 from latency_profiler._engines import Engine, EngineName, resolve_engine
 from latency_profiler._errors import FactoryError, OptionError, ProfilerError, one_line
 from latency_profiler._memory import keep_freed_memory
-from latency_profiler._rounds import Inputs, Progress, Stopping, Variant, run_rounds
+from latency_profiler._rounds import Inputs, Progress, Stopping, Variant, balanced_repeats, run_rounds
 from latency_profiler._sizes import checked_sizes
 from latency_profiler._statistics import fastest_tenth
 from latency_profiler._threads import pinned_threads, resolve_threads
@@ -141,7 +141,7 @@ def profile_families(
             resolve_clock(clock, device_of(variants[0].function, variants[0].arguments())),
             stopping,
             lambda samples: worst_time_error(samples, confidence, fastest_tenth),
-            balanced=True,
+            repeats=balanced_repeats,
             seed=seed,
             progress=progress,
         )

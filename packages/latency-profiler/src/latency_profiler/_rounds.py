@@ -139,13 +139,34 @@ def balanced_repeats(seconds: Sequence[float]) -> list[int]:
     ]
 
 
+def equal_repeats(seconds: Sequence[float]) -> list[int]:
+    """Return how many samples of each variant a round takes, so that all take about as long as the slowest.
+
+    On a busy machine, a short sample often falls between two interruptions, and a long one never does. Low
+    percentiles of elapsed time then favour quick variants, at times by a factor (``bench/profiler.py load``).
+    Means over samples that add up to the same time meet the same number of interruptions.
+
+    Args:
+        seconds: Time of one sample of each variant.
+    """
+    longest = max(seconds)
+    return [
+        max(1, min(MOST_REPEATS, round(longest / value))) if value > 0 else MOST_REPEATS for value in seconds
+    ]
+
+
+def once(seconds: Sequence[float]) -> list[int]:
+    """Return one sample of each variant in a round."""
+    return [1] * len(seconds)
+
+
 def run_rounds(
     variants: Sequence[Variant],
     clock: Clock,
     stopping: Stopping,
     error: Callable[[Samples], float],
     *,
-    balanced: bool = False,
+    repeats: Callable[[Sequence[float]], list[int]] = once,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Rounds:
@@ -160,24 +181,25 @@ def run_rounds(
         clock: Clock for the samples and for the time limits.
         stopping: Rule for when to stop.
         error: Function from the samples to the relative error that is compared with `stopping.rel_error`.
-        balanced: Sample quick variants several times per round (`balanced_repeats`) instead of once.
+        repeats: Function from the time of one sample of each variant to their numbers of samples in a round:
+            `once`, `balanced_repeats` or `equal_repeats`.
         seed: Seed of the random orders.
         progress: Called after each round with the number of rounds and the fraction of the time limit used;
             the fraction is 1.0 at the end.
     """
     calls, seconds = zip(*(variant.calls_per_sample(clock) for variant in variants), strict=True)
-    repeats = balanced_repeats(seconds) if balanced else [1] * len(variants)
+    counts = repeats(seconds)
     report = progress or _no_progress
     generator = np.random.default_rng(seed)
     rows: list[list[float]] = []
     next_check = stopping.min_rounds
     start = clock.now()
     while True:
-        rows.append(_sample_round(variants, calls, repeats, clock, generator))
+        rows.append(_sample_round(variants, calls, counts, clock, generator))
         rounds, spent = len(rows), clock.now() - start
         out_of_time = spent >= stopping.max_seconds and rounds >= FEWEST_ROUNDS
         if out_of_time or (rounds >= next_check and spent >= stopping.min_seconds):
-            samples = np.split(np.array(rows), np.cumsum(repeats)[:-1], axis=1)
+            samples = np.split(np.array(rows), np.cumsum(counts)[:-1], axis=1)
             precise = rounds >= stopping.min_rounds and error(samples) <= stopping.rel_error
             if precise or out_of_time:
                 report(rounds, 1.0)
