@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-import obs_structured._blocked as blocked
 import obs_structured._moments as moments_module
+import obs_structured._solve as solving
 import pytest
 import torch
 from obs_problems import random_problem
@@ -36,27 +36,28 @@ def test_an_error_restores_the_number_of_threads() -> None:
     assert torch.get_num_threads() == 2
 
 
-def test_candidates_are_chosen_on_one_thread_even_if_the_matrix_is_large(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("group_size", [1, 8])
+def test_the_elimination_uses_one_thread_even_if_the_matrix_is_large(
+    monkeypatch: pytest.MonkeyPatch, group_size: int
 ) -> None:
-    seen: list[tuple[int, int]] = []
-    choose, verified = blocked.choose, blocked._verified_steps
+    seen: dict[str, int] = {}
 
-    def noted(*arguments: Any) -> Any:
-        seen.append((torch.get_num_threads(), 1))
-        return choose(*arguments)
+    def noting(name: str) -> Any:
+        function = getattr(solving, name)
 
-    def noted_large(*arguments: Any) -> Any:
-        seen.append((torch.get_num_threads(), 2))
-        return verified(*arguments)
+        def noted(*arguments: Any) -> Any:
+            seen[name] = torch.get_num_threads()
+            return function(*arguments)
+
+        return noted
 
     monkeypatch.setattr("obs_structured._threads.LARGE", 1.0)  # every product counts as large
-    monkeypatch.setattr(blocked, "choose", noted)
-    monkeypatch.setattr(blocked, "_verified_steps", noted_large)
-    problem = random_problem(0, groups=200, samples=400)
-    prune(problem.weight, problem.hessian)
-    assert all(threads == expected for threads, expected in seen)
-    assert {expected for _, expected in seen} == {1, 2}
+    for name in ("eliminate", "inverse_"):
+        monkeypatch.setattr(solving, name, noting(name))
+    problem = random_problem(0, groups=20, group_size=group_size, samples=400)
+    prune(problem.weight, problem.hessian, group_size)
+    assert seen == {"eliminate": 1, "inverse_": 2}
+    assert torch.get_num_threads() == 2
 
 
 def test_small_batches_are_added_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,6 +68,7 @@ def test_small_batches_are_added_on_one_thread(monkeypatch: pytest.MonkeyPatch) 
         seen.append(torch.get_num_threads())
         return chunks_of(*arguments)
 
+    monkeypatch.setattr("obs_structured._threads.LARGE", 1e9)
     monkeypatch.setattr(moments_module, "chunks_of", noted)
     for width in (4, 1024):
         Moments(width).update(torch.zeros(2048, width))
@@ -74,5 +76,6 @@ def test_small_batches_are_added_on_one_thread(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_operations_follow_the_shape() -> None:
-    assert product_of_block(torch.empty(768, 3072)) > LARGE > product_of_block(torch.empty(768, 768))
+    large, usual = torch.empty(8192, 8192, device="meta"), torch.empty(1024, 4096, device="meta")
+    assert product_of_block(large) > LARGE > product_of_block(usual)
     assert product_of_block([[1.0]]) == 0

@@ -39,7 +39,6 @@ from obs_structured._costs import (
     removal_costs,
 )
 from obs_structured._groups import WIDE, eliminate_groups
-from obs_structured._threads import threads_for
 
 BLOCK_COLUMNS = 96  # columns removed per block
 SURPLUS, SPARE_COLUMNS = 1.4, 8  # candidate columns per block: SURPLUS * BLOCK_COLUMNS + SPARE_COLUMNS
@@ -130,9 +129,7 @@ class _State:
         columns = self._columns[rows]
         K_rows, W_rows = self._Kt[rows, m:], self._Wt[rows]  # (c g, d - m), (c g, r)
         A = self._inverse[columns].index_select(1, columns).addmm_(K_rows, K_rows.mT, alpha=-1)  # (c g, c g)
-        G = W_rows @ W_rows.mT  # (c g, c g)
-        with threads_for(0):  # thousands of operations on matrices that fit the cache of a core
-            choice = choose(A, G, min(self._block, self.remaining), g)
+        choice = choose(A, W_rows @ W_rows.mT, min(self._block, self.remaining), g)
         T = choice.l.triu()  # exact zeros where rounding left small values
         T_inverse = torch.linalg.solve_triangular(T, _identity(len(T), T), upper=True)
         return _Proposal(candidates, G_diagonal, choice, rows[choice.pivots], T, T_inverse)

@@ -7,6 +7,8 @@ product per step. They reach 80-90 % of that speed and reuse the memory of the a
 
 import torch
 
+from obs_structured._threads import threads_for
+
 BLOCK = 192
 
 
@@ -25,7 +27,8 @@ def cholesky_(matrix: torch.Tensor) -> bool:
         panel = matrix[start:, block]  # (d - start, b)
         if start:
             panel.addmm_(matrix[start:, :start], matrix[block, :start].mT, alpha=-1)
-        corner, failed = torch.linalg.cholesky_ex(panel[:BLOCK])  # (b, b)
+        with threads_for(0):
+            corner, failed = torch.linalg.cholesky_ex(panel[:BLOCK])  # (b, b)
         if failed or not corner.diagonal().isfinite().all():
             return False
         panel[:BLOCK] = corner
@@ -74,5 +77,6 @@ def inverse_(matrix: torch.Tensor) -> torch.Tensor | None:
 def _invert_small(triangle: torch.Tensor) -> torch.Tensor:
     """Return the inverse of one lower triangular block (b, b), with zeros above the diagonal."""
     identity = torch.eye(triangle.shape[0], dtype=triangle.dtype, device=triangle.device)
-    inverse: torch.Tensor = torch.linalg.solve_triangular(triangle, identity, upper=False)
+    with threads_for(0):
+        inverse: torch.Tensor = torch.linalg.solve_triangular(triangle, identity, upper=False)
     return inverse

@@ -8,6 +8,7 @@ import torch
 from obs_structured._blocked import eliminate
 from obs_structured._costs import NonPositivePivot, diagonal_blocks, gram_blocks, removal_costs
 from obs_structured._factor import cholesky_, inverse_, invert_triangle_
+from obs_structured._threads import threads_for
 from obs_structured._trace import columns_of
 
 METHODS = ("obs", "scores-once", "activation", "magnitude")
@@ -50,7 +51,9 @@ def solve(
     if not len(hessian):
         return Solution(torch.zeros(0, dtype=torch.int64, device=hessian.device), hessian, weight)
     if method == "obs":
-        order, K, Y = eliminate(weight, _damped_inverse(hessian, damping), group_size, progress)
+        inverse = _damped_inverse(hessian, damping)
+        with threads_for(0):  # thousands of small operations between products of one block of columns
+            order, K, Y = eliminate(weight, inverse, group_size, progress)
     else:
         order = _baseline_scores(weight, hessian, group_size, damping, method).argsort(stable=True)
     if not update:
