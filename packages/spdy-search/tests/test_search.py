@@ -164,3 +164,36 @@ def test_uniform_puts_every_module_at_the_same_fraction_of_its_levels():
     assert search(problem, lambda levels: 1.0, method="uniform").levels.tolist() == [2, 1]
     rising = Problem([[1, 2, 9]], [[0, 1, 2]], 2)
     assert search(rising, lambda levels: 1.0, method="uniform").levels.tolist() == [0]
+
+
+def test_a_search_ends_when_the_best_is_not_improved_on():
+    problem = latency_problem(12, 3, seed=2)
+    assert search(problem, problem.prior, evaluations=100).evaluations == 31  # the priors are perfect
+    patient = search(problem, problem.prior, evaluations=100, patience=100)
+    assert patient.evaluations == 100  # control
+    assert search(problem, problem.prior, evaluations=100, patience=5).evaluations == 6
+    improving = hidden_loss(problem, 1, "pairs")
+    losses = [e.loss for e in search(problem, improving, evaluations=100, patience=12).history]
+    best = np.minimum.accumulate(losses)
+    assert len(losses) < 100
+    assert best[-13] == best[-1]
+    assert all(best[i + 12] < best[i] for i in range(len(best) - 13))
+
+
+@pytest.mark.parametrize("method", ["ziplm", "evolution"])
+def test_other_methods_are_patient_unless_told_otherwise(method):
+    problem = latency_problem(12, 3, seed=2)
+    worse = iter(range(1000))
+    assert search(problem, lambda levels: next(worse), evaluations=80, method=method).evaluations == 80
+    assert search(problem, lambda x: next(worse), evaluations=80, method=method, patience=7).evaluations == 8
+
+
+def test_patience_begins_with_the_first_finite_loss():
+    calls = itertools.count(1)
+    result = search(
+        latency_problem(12, 3, seed=2),
+        lambda levels: 1.0 if next(calls) > 40 else math.nan,
+        evaluations=100,
+        patience=10,
+    )
+    assert result.evaluations == 51

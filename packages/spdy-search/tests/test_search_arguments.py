@@ -19,6 +19,7 @@ def test_a_loss_or_screen_must_return_one_number(bad):
     [
         ({"method": "best"}, "there is no method 'best'; choose one of direct"),
         ({"evaluations": 0}, "evaluations must be at least 1; got 0"),
+        ({"patience": 0}, "patience must be at least 1; got 0"),
         ({"starts": [[0, 0]]}, "start 0 is over budget"),
         ({"starts": [[0]]}, "each of 2 modules"),
     ],

@@ -68,6 +68,11 @@ class Archive:
         return len(self.history) >= self.evaluations
 
     @property
+    def best_loss(self) -> float:
+        """The smallest loss, infinity if there is none."""
+        return math.inf if self.best is None else self.best.loss
+
+    @property
     def best_levels(self) -> Levels:
         """The best assignment, int64 (modules,); requires at least one evaluation."""
         assert self.best is not None
