@@ -2,6 +2,7 @@
 
 from importlib.metadata import version
 
+from ._checkpoint import CheckpointError
 from ._evaluation import Evaluation, Progress
 from ._fit import FitResult, FitRound, fit_budget
 from ._problem import InfeasibleBudget, Problem
@@ -12,6 +13,7 @@ from ._totals import Measurement
 __version__ = version("spdy-search")
 
 __all__ = [
+    "CheckpointError",
     "Evaluation",
     "FitResult",
     "FitRound",

@@ -12,7 +12,7 @@ from ._problem import InfeasibleBudget, Levels, Problem
 from ._search import SearchResult
 from ._solve import solve
 from ._totals import Estimate, Measurement, Totals, as_measurement
-from ._validate import finite_number
+from ._validate import finite_number, whole_number
 
 CERTAIN = 1.96  # standard deviations: an interval of 95 %
 LARGEST_MISS = 0.01  # expected miss, relative to the target, that is corrected even if it is not certain
@@ -118,7 +118,11 @@ def fit_budget(
         InfeasibleBudget: If the cheapest levels were measured and are still above the target.
         ValueError: If an argument is invalid or a measurement is not a finite number.
     """
-    target = _checked_target(target, rounds, tolerance)
+    rounds = whole_number("rounds", rounds, least=1)
+    tolerance = finite_number("tolerance", tolerance)
+    if not 0 <= tolerance < 1:
+        raise ValueError(f"tolerance must be at least 0 and below 1; got {tolerance}")
+    target = _checked_target(target)
     name = _measured_name(problem, cost)
     outside = max(target - problem.budgets[name], 0.0) if fixed is None else finite_number("fixed", fixed)
     levels = problem.checked(result.levels if isinstance(result, SearchResult) else result)
@@ -273,14 +277,14 @@ def _solve_among(problem: Problem, allowed: list[NDArray[np.bool_]], name: str, 
     return np.array([keep[place] for keep, place in zip(choices, places, strict=True)])
 
 
-def _checked_target(target: float, rounds: int, tolerance: float) -> float:
-    if rounds < 1:
-        raise ValueError(f"rounds must be at least 1; got {rounds}")
-    if not 0 <= tolerance < 1:
-        raise ValueError(f"tolerance must be at least 0 and below 1; got {tolerance}")
-    if not math.isfinite(target):
-        raise ValueError(f"target must be a finite number; got {target}")
-    return finite_number("target", target)
+def _checked_target(target: float) -> float:
+    try:
+        value = float(target)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"target must be a finite number; got {type(target).__name__}") from None
+    if not math.isfinite(value):
+        raise ValueError(f"target must be a finite number; got {value}")
+    return value
 
 
 def _measured_name(problem: Problem, cost: str | None) -> str:

@@ -152,7 +152,10 @@ class Problem:
         Raises:
             ValueError: If the length is wrong or a level does not exist.
         """
-        chosen = np.asarray(levels)
+        try:
+            chosen = np.asarray(levels)
+        except ValueError:  # rows of different lengths
+            raise ValueError("an assignment must be a row of levels, one for each module") from None
         if chosen.shape != (self.modules,):
             raise ValueError(
                 f"an assignment needs one level for each of {self.modules} modules; got shape {chosen.shape}"
@@ -174,7 +177,10 @@ class Problem:
         """
         if weights is None:
             return np.ones((1, self.modules) if batch else self.modules)
-        array = np.asarray(weights, dtype=np.float64)
+        try:
+            array = np.asarray(weights, dtype=np.float64)
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError("weights must be numbers that a float can hold, one row per problem") from None
         shape = "(K, modules)" if batch else "(modules,)"
         if array.ndim != 1 + batch or array.shape[-1] != self.modules:
             raise ValueError(f"weights must be {shape} for {self.modules} modules; got shape {array.shape}")

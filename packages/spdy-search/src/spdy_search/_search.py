@@ -18,6 +18,7 @@ from ._evaluation import Evaluation, Progress
 from ._problem import Levels, Problem
 from ._solve import solve
 from ._threads import one_blas_thread
+from ._validate import whole_number
 
 Method: TypeAlias = Callable[[Problem, Archive, np.random.Generator], Iterator[Levels]]
 
@@ -114,24 +115,26 @@ def search(
 
     Raises:
         InfeasibleBudget: If no assignment is within budget.
-        ValueError: If an argument is invalid, `loss` or `screen` returns no number, the checkpoint belongs to
-            another search, or the search ends, other than by Ctrl-C, without any evaluation that succeeded.
+        CheckpointError: If the checkpoint is damaged, cannot be read, or belongs to another search. It is a
+            ValueError.
+        ValueError: If an argument is invalid, `loss` or `screen` returns no number, or the search ends, other
+            than by Ctrl-C, without any evaluation that succeeded.
     """
     if method not in METHODS:
         raise ValueError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}")
-    if evaluations < 1:
-        raise ValueError(f"evaluations must be at least 1; got {evaluations}")
-    if patience is not None and patience < 1:
-        raise ValueError(f"patience must be at least 1; got {patience}")
+    evaluations = whole_number("evaluations", evaluations, least=1)
+    seed = whole_number("seed", seed, least=0)
+    patience = None if patience is None else whole_number("patience", patience, least=1)
     checked_starts = [_checked_start(problem, place, start) for place, start in enumerate(starts)]
     identity = fingerprint(
         problem,
         method=method,
-        seed=int(seed),
+        seed=seed,
         starts=[levels.tolist() for levels in checked_starts],
         screened=screen is not None,
     )
-    file = None if checkpoint is None else Checkpoint(Path(checkpoint), identity)
+    counts = problem.level_counts.tolist()
+    file = None if checkpoint is None else Checkpoint(Path(checkpoint), identity, counts)
     archive = Archive(problem, loss, evaluations, screen, callback, file)
     proposals = METHODS[method](problem, archive, np.random.default_rng(seed))
     interrupted = False

@@ -12,6 +12,7 @@ from ._integer import solve_several
 from ._problem import Levels, Problem
 from ._relax import EDGE, relax, row_starts
 from ._several import relax_several
+from ._validate import whole_number
 
 SMALLEST_RANGE = 1e-30  # of weighted priors; `_relax` sorts in float32, where values below 1e-38 vanish
 EFFORT = 6_000_000  # partial assignments
@@ -68,7 +69,8 @@ def solve(problem: Problem, weights: ArrayLike | None = None) -> Levels:
         >>> solve(problem).tolist()
         [0, 1]
     """
-    return solve_bounded(problem, weights).levels
+    levels, _, _ = _solved(problem, _scaled(problem, problem.checked_weights(weights)[None])[0], EFFORT)
+    return levels
 
 
 def solve_bounded(problem: Problem, weights: ArrayLike | None = None, *, effort: int = EFFORT) -> Solution:
@@ -93,17 +95,20 @@ def solve_bounded(problem: Problem, weights: ArrayLike | None = None, *, effort:
         >>> solve_bounded(problem)
         Solution(levels=[0, 1], prior=1, exact)
     """
-    if effort < 1:
-        raise ValueError(f"effort must be at least 1; got {effort}")
+    effort = whole_number("effort", effort, least=1)
     factors = problem.checked_weights(weights)
     scaled = _scaled(problem, factors[None])[0]
+    levels, above, exact = _solved(problem, scaled, effort)
+    prior, unit = _unscaled(problem, factors, scaled, levels)
+    return Solution(levels, prior, prior if exact else prior - above * unit, exact)
+
+
+def _solved(problem: Problem, scaled: NDArray[np.float64], effort: int) -> tuple[Levels, float, bool]:
+    """Levels, how far their scaled prior is above its lower bound, and whether they are optimal."""
     problem.require_reachable()
     if len(problem.names) > 1:
-        levels, above, exact = solve_several(problem, scaled, effort)
-    else:
-        levels, above, exact = _solve_one(problem, scaled, effort)
-    prior = problem.prior(levels, factors)
-    return Solution(levels, prior, prior if exact else prior - above * _unit(problem, factors, scaled), exact)
+        return solve_several(problem, scaled, effort)
+    return _solve_one(problem, scaled, effort)
 
 
 def _solve_one(problem: Problem, scaled: NDArray[np.float64], effort: int) -> tuple[Levels, float, bool]:
@@ -125,10 +130,21 @@ def _solve_one(problem: Problem, scaled: NDArray[np.float64], effort: int) -> tu
     return ladder.level[modules, found.rung], max(above, 0.0), exact
 
 
-def _unit(problem: Problem, weights: NDArray[np.float64], scaled: NDArray[np.float64]) -> float:
-    """The weighted prior that is 1 in the units of the solvers."""
+def _unscaled(
+    problem: Problem, weights: NDArray[np.float64], scaled: NDArray[np.float64], levels: Levels
+) -> tuple[float, float]:
+    """The weighted prior of `levels`, and the weighted prior that is 1 in the units of the solvers."""
     heaviest = int((scaled * problem.prior_ranges).argmax())
-    return problem.prior_scale * float(weights[heaviest] / scaled[heaviest]) if scaled[heaviest] else 0.0
+    with np.errstate(over="ignore"):
+        ratio = weights[heaviest] / scaled[heaviest] if scaled[heaviest] else 0.0
+        unit = float(problem.prior_scale * ratio)
+        try:
+            prior = problem.prior(levels, weights)
+        except OverflowError:  # of math.fsum
+            prior = math.inf
+    if not (math.isfinite(prior) and math.isfinite(unit)):
+        raise ValueError("the weighted priors add up to more than a float can hold; use smaller weights")
+    return prior, unit
 
 
 def solve_batch(problem: Problem, weights: ArrayLike) -> Levels:

@@ -1,6 +1,7 @@
 """Conversion of user input to NumPy arrays and floats, with errors that name the offending value."""
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
@@ -42,6 +43,17 @@ def finite_number(what: str, value: object) -> float:
     return number
 
 
+def whole_number(what: str, value: object, least: int) -> int:
+    """Convert `value` to an int of at least `least`, or raise a ValueError that calls it `what`."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError(f"{what} must be a whole number; got {_brief(value)}") from None
+    if number < least:
+        raise ValueError(f"{what} must be at least {least}; got {_brief(number)}")
+    return number
+
+
 def _finite_row(what: str, row: ArrayLike) -> NDArray[np.float64]:
     try:
         if np.iscomplexobj(row):
@@ -60,5 +72,8 @@ def _finite_row(what: str, row: ArrayLike) -> NDArray[np.float64]:
 
 def _brief(value: object) -> str:
     """The repr of `value` on one line of at most 80 characters."""
-    text = " ".join(repr(value).split())
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # an int of thousands of digits
+        text = f"a number of {value.bit_length()} bits" if isinstance(value, int) else type(value).__name__
     return text if len(text) <= 80 else f"{text[:77]}..."

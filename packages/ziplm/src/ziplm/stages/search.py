@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from spdy_search import InfeasibleBudget, Problem, SearchResult, search
+from spdy_search import CheckpointError, InfeasibleBudget, Problem, SearchResult, search
 
 from ziplm.errors import BadRun, NotFinite, UnreachableTarget
 from ziplm.stages.choices import Choices, Levels
@@ -164,10 +164,9 @@ def _searched(
             checkpoint=checkpoint,
             callback=None if progress is None else (lambda now: progress(now.evaluations, now.best)),
         )
-    except (ValueError, RecursionError) as error:
-        nested = isinstance(error, RecursionError)
-        if checkpoint is None or not (nested or str(error).startswith(str(checkpoint))):
-            raise
+    except CheckpointError as error:
+        if isinstance(error.__cause__, OSError):
+            raise error.__cause__ from None
         raise BadRun(f"{checkpoint} is damaged", "delete it and run the command again") from error
     if result.interrupted:
         raise KeyboardInterrupt
