@@ -126,7 +126,8 @@ def test_an_adapter_is_not_a_model(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["../other/model.safetensors", "{outside}", 3, None, ["x"], "a\0b", "link/m.safetensors"]
+    "value",
+    ["../other/model.safetensors", "x" * 10_000, "{outside}", 3, None, ["x"], "a\0b", "link/m.safetensors"],
 )
 def test_an_index_names_files_of_its_own_folder(folder: Path, tmp_path: Path, value: Any) -> None:
     (tmp_path / "other").mkdir()
@@ -164,6 +165,12 @@ def test_files_linked_as_in_the_cache_of_the_hub_are_read(folder: Path, tmp_path
         {"hidden_size": "16"},
         {"hidden_size": 17},
         {"num_attention_heads": 0},
+        {"num_attention_heads": -1},
+        {"hidden_dropout_prob": float("nan")},
+        {"layer_norm_eps": float("inf")},
+        {"architectures": 3},
+        {"architectures": {"0": "BertModel"}},
+        {"architectures": {"a": "BertModel"}},
         {"num_attention_heads": 3},
         {"vocab_size": -1},
         {"hidden_dropout_prob": 2},

@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--files", type=int, default=20_000, help="number of damaged files")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--loader", action="append", choices=list(LOADERS), help="only this loader")
-    parser.add_argument("--number", type=int, help="only this case of each loader; -1 is undamaged")
+    parser.add_argument("--number", type=int, help="only this case of each loader, as a failure names it")
     parser.add_argument(
         "--keep", type=Path, default=Path("fuzz-failures"), help="folder for files that failed"
     )

@@ -27,7 +27,7 @@ CPU_SECONDS, SECONDS = 20.0, 120.0  # for one file; the second counts waiting, t
 BATCH = 40  # files for each child
 UNREADABLE = (errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENOTDIR)
 LONGEST = 500  # characters of a message
-UNDAMAGED = -1  # number of the case of a loader in which nothing is damaged
+UNDAMAGED = -1  # number of the case of each loader in which nothing is damaged: it must load
 FILES = "a/b/files"  # folder of the files of a case; damaged paths lead up from it
 
 
@@ -56,12 +56,12 @@ class Result:
 
 
 def cases(seed: int, files: int, names: list[str]) -> list[Case]:
-    """Return that many cases, shared out among the loaders; each loader gets at least one."""
+    """Return that many cases, shared out among the loaders, and an undamaged one for each loader before."""
     total = sum(LOADERS[name].share for name in names)
     return [
         Case(seed, name, number)
         for name in names
-        for number in range(max(1, round(files * LOADERS[name].share / total)))
+        for number in range(UNDAMAGED, max(1, round(files * LOADERS[name].share / total)))
     ]
 
 
@@ -158,6 +158,8 @@ def _load(case: Case, sample: Path, place: Path, keep: Path, guard: Guard) -> Re
     signal.setitimer(signal.ITIMER_PROF, 0)
     signal.setitimer(signal.ITIMER_REAL, 0)
     guard.allowed = None
+    if case.number == UNDAMAGED and outcome != "loaded":
+        outcome, failed = "control", True
     if guard.seen:
         outcome, failed, detail = "outside", True, guard.seen[0]
     if failed:
@@ -211,7 +213,7 @@ def fuzz(
         files: number of damaged files.
         keep: folder for the files of failed cases.
         names: names of the loaders; all of them by default.
-        number: the only case of each loader to run, such as -1 for the undamaged sample.
+        number: the only case of each loader to run, as a failure names it.
     """
     disable_progress_bar()
     logging.disable(logging.CRITICAL)
@@ -223,7 +225,8 @@ def fuzz(
 
 
 def summary(results: list[Result]) -> str:
-    """Return a table of the counts by loader and outcome."""
+    """Return a table of the counts of damaged files, by loader and outcome."""
+    results = [result for result in results if result.case.number != UNDAMAGED]
     outcomes = ["loaded", "refused", "unreadable", "message", "foreign", "hang", "crash", "outside"]
     counts = Counter((result.case.loader, result.outcome) for result in results)
     names = list(dict.fromkeys(result.case.loader for result in results))

@@ -1,5 +1,6 @@
 """Checkpoints: written completely or not at all, and checked before anything is allocated."""
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,17 @@ def _check_written(settings: Mapping[str, Any], path: str | Path) -> None:
                 f"{name} is {value!r:.40} in the config of {path}, which is no name of an implementation",
                 "remove it from config.json, and choose one with --attention",
             )
+    names = settings.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise BadCheckpoint(
+            f"architectures is {names!r:.40} in the config of {path}", "give a list with the name of a class"
+        )
+    if wrong := [
+        name for name, value in settings.items() if isinstance(value, float) and not math.isfinite(value)
+    ]:
+        raise BadCheckpoint(
+            f"{wrong[0]} is {settings[wrong[0]]} in the config of {path}", "correct config.json"
+        )
     if settings.get("transformers_weights") is not None:
         raise BadCheckpoint(
             f"transformers_weights in the config of {path} names other weights", f"use {WEIGHTS}"

@@ -81,5 +81,8 @@ def inside(folder: Path, name: Any, where: str) -> Path:
 
 def _stays(folder: Path, path: Path) -> bool:
     """Return whether neither a path nor the folder that it is in is a link to another folder."""
-    start = path if path.is_dir() else path.parent
-    return start.resolve().is_relative_to(folder.resolve())
+    try:
+        start = path if path.is_dir() else path.parent
+        return start.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # a name that is too long, or a link to itself
+        return False

@@ -13,7 +13,7 @@ from ziplm.errors import BadCheckpoint
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
-MOST_LAYERS, MOST_LABELS = 1000, 10**6  # where there are no weights to compare with
+MOST_LAYERS, MOST_OTHERS = 1000, 10**6  # where there are no weights to compare with
 COUNTS = {
     "num_hidden_layers": "layers",
     "n_layer": "layers",
@@ -21,8 +21,12 @@ COUNTS = {
     "num_layers": "layers",
     "num_labels": "labels",
     "_num_labels": "labels",
+    "num_attention_heads": "heads",
+    "num_key_value_heads": "heads",
+    "n_head": "heads",
+    "n_heads": "heads",
 }
-"""Values of a config from which something is built for each one, and what they count."""
+"""Numbers in a config of what is built one by one, or in which a tensor is divided, and what they count."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -62,7 +66,7 @@ def read_shapes(folder: Path) -> Shapes:
 
 
 def check_counts(settings: Mapping[str, Any], shapes: Shapes | None, where: str) -> None:
-    """Raise BadCheckpoint if a config asks for more layers or labels than the weights can have.
+    """Raise BadCheckpoint if a config asks for more layers, labels or heads than the weights can have.
 
     It is called before anything is built: a list of 10^12 labels would never be finished.
 
@@ -72,13 +76,13 @@ def check_counts(settings: Mapping[str, Any], shapes: Shapes | None, where: str)
         where: the checkpoint, for the error message.
     """
     largest = max((size for shape in shapes.values() for size in shape), default=0) if shapes else 0
-    most = {"layers": len(shapes or ()) or MOST_LAYERS, "labels": largest or MOST_LABELS}
+    most = {"layers": len(shapes or ()) or MOST_LAYERS}
     for name, value in settings.items():
         if isinstance(value, dict):  # the config of a part
             check_counts(value, shapes, where)
         elif name in COUNTS and value is not None:
-            limit = most[COUNTS[name]]
-            if type(value) is not int or not 0 <= value <= limit:
+            limit = most.get(COUNTS[name], largest or MOST_OTHERS)
+            if type(value) is not int or not (COUNTS[name] == "heads") <= value <= limit:
                 raise BadCheckpoint(
                     f"{name} is {value!r:.40} in the config of {where}, but its weights allow only {limit}",
                     "correct config.json",
