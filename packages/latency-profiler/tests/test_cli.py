@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from latency_profiler import Environment, LatencyCurve, LatencyTable, _extras, _half
+from latency_profiler import Environment, LatencyCurve, LatencyTable, _cpu, _extras, _half
 from latency_profiler.cli import main
 
 QUICK = ["--max-seconds", "0.05", "--min-rounds", "5", "--threads", "1"]
@@ -310,6 +310,15 @@ def test_blocks_are_profiled_in_an_exporting_engine_with_int8() -> None:
     result = run(*arguments, "--quantize", "int8")
     assert result.exit_code == 2
     assert result.stderr == "Error: the engine eager does not quantise; use onnxruntime or openvino\n"
+
+
+def test_int8_on_a_cpu_without_its_instructions_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("run", "transformer_ffn", "--hidden", "24", "--sizes", "8,0", "--engine", "onnxruntime")
+    for flags, told in ((frozenset({"avx2"}), True), (frozenset({"avx_vnni"}), False)):
+        monkeypatch.setattr(_cpu, "cpu_flags", lambda flags=flags: flags)
+        result = run(*arguments, "--batch", "1", "--sequence", "4", "--quantize", "int8", *QUICK)
+        assert result.exit_code == 0, result.output
+        assert ("can be slower than float32; smaller modules need no such" in result.stdout) is told
 
 
 def test_missing_engine_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:

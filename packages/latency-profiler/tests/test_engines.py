@@ -383,5 +383,6 @@ def test_engines_print_nothing_and_leave_no_traces(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    told = [line for line in done.stderr.splitlines() if not line.startswith("This CPU announces ")]
+    assert (done.returncode, done.stdout, told) == (0, "", [])  # the exception: the warning of the probe
     assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,15 @@ import sys
 from collections.abc import Iterator, Mapping
 
 import pytest
-from latency_profiler import EngineError, Environment, OpenVinoEngine, _cpu, _probe, has_int8_instructions
+from latency_profiler import (
+    EngineError,
+    Environment,
+    OpenVinoEngine,
+    _cpu,
+    _probe,
+    has_int8_instructions,
+    int8_note,
+)
 from latency_profiler._probe import ISA_VARIABLE, choose_instructions
 
 TRAPPING = frozenset({"fpu", "avx2", "avx512_vnni", "amx_tile", "amx_int8"})
@@ -110,3 +118,4 @@ def test_int8_instructions_are_recognised(
 ) -> None:
     monkeypatch.setattr(_cpu, "cpu_flags", lambda: frozenset(flags))
     assert has_int8_instructions() is answer
+    assert int8_note().startswith("This CPU has no instructions for int8 dot products") is not answer

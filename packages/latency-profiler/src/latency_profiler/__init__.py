@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from latency_profiler._clock import Clock, CpuClock, DeviceClock, WallClock
     from latency_profiler._compare import Comparison, Ratio, compare
-    from latency_profiler._cpu import has_int8_instructions
+    from latency_profiler._cpu import has_int8_instructions, int8_note
     from latency_profiler._curve import LatencyCurve
     from latency_profiler._engines import CompileEngine, EagerEngine, Engine, resolve_engine
     from latency_profiler._environment import Difference, Environment
@@ -87,6 +87,7 @@ __all__ = [
     "export_onnx",
     "geometric_sizes",
     "has_int8_instructions",
+    "int8_note",
     "load_onnx",
     "load_openvino",
     "measure",
@@ -102,7 +103,7 @@ __all__ = [
 _NAMES = {
     "_clock": ("Clock", "CpuClock", "DeviceClock", "WallClock"),
     "_compare": ("Comparison", "Ratio", "compare"),
-    "_cpu": ("has_int8_instructions",),
+    "_cpu": ("has_int8_instructions", "int8_note"),
     "_curve": ("LatencyCurve",),
     "_engines": ("CompileEngine", "EagerEngine", "Engine", "resolve_engine"),
     "_environment": ("Difference", "Environment"),

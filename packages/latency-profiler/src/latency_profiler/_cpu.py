@@ -32,3 +32,13 @@ def has_int8_instructions() -> bool:
     if flags := cpu_flags():
         return bool(flags & INT8_FLAGS)
     return platform.system() == "Darwin" and platform.machine() == "arm64"
+
+
+def int8_note() -> str:
+    """Return one line that explains why int8 may be slow here, or "" if the CPU is made for it."""
+    if has_int8_instructions():
+        return ""
+    return (
+        "This CPU has no instructions for int8 dot products (VNNI, AMX or ARM dotprod), so that int8 can be "
+        "slower than float32; smaller modules need no such instructions."
+    )

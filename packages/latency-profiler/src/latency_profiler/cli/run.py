@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from latency_profiler._clock import ClockName
+from latency_profiler._cpu import int8_note
 from latency_profiler._engines import EngineName, Quantization
 from latency_profiler._environment import Environment
 from latency_profiler._files import check_writable
@@ -186,6 +187,8 @@ def run(
     table = LatencyTable(environment, 0.0, curves)
     table.save(output)
     print_tables({output.stem: table})
+    if quantize and (note := int8_note()):
+        click.echo(note)
     click.echo(f"saved {output}")
 
 
