@@ -81,7 +81,7 @@ def compare(name: str, folder: Path) -> None:
         **more,
     )
     run = Run(options.output)
-    _, _, estimates = estimate_run(load_start(options, run), run, options.targets())
+    _, estimates = estimate_run(load_start(options, run), run, options.targets())
     estimated = estimates.by_stage()
     ziplm.compress(options=options)
     taken = run.cpu_seconds

@@ -93,6 +93,8 @@ def test_profile_writes_a_latency_table(folder: Path, tmp_path: Path) -> None:
     )
     assert result.exit_code == 0, result.output
     assert set(LatencyTable.load(tmp_path / "latency.json").curves) == {"attention", "ffn"}
+    assert "dense model: " in result.output
+    assert "reachable: up to" in result.output
 
 
 @pytest.mark.parametrize(

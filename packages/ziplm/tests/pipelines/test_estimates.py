@@ -83,9 +83,9 @@ def test_a_measurement_ends_at_its_limit_or_after_its_rounds(options: dict[str, 
     measuring = replace(start, options=Options(**{**options, "latency_table": None, "measure_seconds": 10.0}))
     one_round = 1.5 * choices.dense_seconds
     model = _Model(measuring, run, choices, UNIT)
-    assert model._measurement(2.0) == pytest.approx(min(120 * one_round, 10) + 5 * one_round)
+    assert model._measurement(2.0) == pytest.approx(min(120 * one_round, 10) + 8 * one_round)
     busy = _Model(measuring, run, choices, replace(UNIT, waiting=1e6))
-    assert busy._measurement(2.0) == pytest.approx(1e-5 + 5 * one_round)  # the limit is in wall time
+    assert busy._measurement(2.0) == pytest.approx(1e-5 + 8 * one_round)  # the limit is in wall time
 
 
 def test_gradual_runs_prune_and_train_for_each_target(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ def profile(context: click.Context, /, model: str, output: Path, profile_seconds
     from ziplm.architectures.checkpoint import load
     from ziplm.architectures.registry import architecture_of
     from ziplm.runs.progress import Bars
+    from ziplm.stages.choices import Choices
+    from ziplm.stages.levels import branch_levels
     from ziplm.stages.profile import latency_table
     from ziplm.stages.workload import describe, environment_of, setting_for
 
@@ -42,3 +44,8 @@ def profile(context: click.Context, /, model: str, output: Path, profile_seconds
     output.parent.mkdir(parents=True, exist_ok=True)
     table.save(output)
     click.echo(str(table))
+    architecture = architecture_of(loaded)
+    choices = Choices(
+        branch_levels(architecture, loaded), {}, table, dense_branches=architecture.branches(loaded)
+    )
+    click.echo("\n".join(choices.reach_lines()), err=True)

@@ -22,8 +22,8 @@ from ziplm.stages.refit import MOST_SAMPLES
 # What the probe does not measure.
 STITCHING = 0.1  # time of putting a candidate together, in forward passes of the dense model
 SMALL_PASSES = 3  # forward passes of the small model in a refit
-FIT_MEASUREMENTS = 3  # the usual number; there are one to four
-ROUNDS, WARM_UP = 120, 5  # rounds of a measurement, unless its time limit comes first, and before them
+FIT_MEASUREMENTS = 2.5  # there are one to four
+ROUNDS, WARM_UP = 120, 8  # rounds of a measurement, unless its time limit comes first, and before them
 UNKNOWN_SPEEDUP = 2.0  # of a target that states no speed
 ATTEMPTS = 2  # finished models of a recover target, usually
 

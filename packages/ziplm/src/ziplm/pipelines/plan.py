@@ -37,7 +37,7 @@ def plan(options: Options, reporter: Reporter) -> str:
     keep_fingerprints(run, file_fingerprints(options))  # compares; only a run that is open writes them
     targets = options.targets()
     start = load_start(options, run)
-    table, dense_choices, estimates = estimate_run(start, run, targets)
+    dense_choices, estimates = estimate_run(start, run, targets)
     samples = start.samples
     used = (
         f"{len(samples.calibration)} to calibrate, {len(samples.search)} to search, "
@@ -45,15 +45,13 @@ def plan(options: Options, reporter: Reporter) -> str:
     )
     longest = min(options.data_length, start.dense.config.max_position_embeddings)
     parameters = sum(parameter.numel() for parameter in start.dense.parameters())
-    most, fixed = dense_choices.largest_speedup, table.fixed / dense_choices.dense_seconds
     names = ", ".join(target.name + (" (done)" if run.is_done(target.name) else "") for target in targets)
     columns = [branch.columns for branch in start.remaining_branches(start.dense)]
     lines = [
         f"model: {parameters:,} parameters, {len(columns)} branches to prune",
         f"data: {len(start.splits.train):,} examples of at most {longest} tokens; {used}",
         f"measured: {describe(start.setting)}",
-        f"dense model: {1e3 * dense_choices.dense_seconds:.3g} ms",
-        f"reachable: up to {most:.1f}x; {fixed:.0%} of the time is outside of what can be pruned",
+        *dense_choices.reach_lines(),
         f"targets: {names}",
         *_time_lines(estimates),
         f"memory: about {_memory(start, columns) / 2**30:.1f} GiB",
@@ -62,10 +60,8 @@ def plan(options: Options, reporter: Reporter) -> str:
     return "\n".join(lines)
 
 
-def estimate_run(
-    start: Start, run: Run, targets: Sequence[Target]
-) -> tuple[LatencyTable, Choices, Estimates]:
-    """Return a latency table, the choices of the dense model, and estimates of the time of all stages.
+def estimate_run(start: Start, run: Run, targets: Sequence[Target]) -> tuple[Choices, Estimates]:
+    """Return the choices of the dense model, by a rough latency table, and the time of all stages.
 
     Raises:
         UnreachableTarget: if a target cannot be reached.
@@ -75,7 +71,7 @@ def estimate_run(
     common_steps.require_reachable(dense_choices, targets)
     with run.reporter.stage("estimating the time"):
         times = probe(start)
-    return table, dense_choices, estimate(start, run, dense_choices, targets, times, profile)
+    return dense_choices, estimate(start, run, dense_choices, targets, times, profile)
 
 
 def _rough_table(start: Start, run: Run) -> tuple[LatencyTable, float]:

@@ -69,6 +69,15 @@ class Choices:
         """Speedup with every branch at its cheapest level."""
         return self.dense_seconds / self.smallest_seconds
 
+    def reach_lines(self) -> list[str]:
+        """Describe the time of the dense model and what can be reached, in two lines."""
+        fixed = self.table.fixed / self.dense_seconds
+        most = self.largest_speedup
+        return [
+            f"dense model: {1e3 * self.dense_seconds:.3g} ms",
+            f"reachable: up to {most:.1f}x; {fixed:.0%} of the time is outside of what can be pruned",
+        ]
+
     def budgets(self, target: Target, dense_choices: "Choices | None" = None) -> dict[str, float]:
         """Return the budgets of a target, by name of the cost.
 
