@@ -15,7 +15,7 @@ import rich_click as click
 from click.exceptions import Exit
 from rich.text import Text
 
-from ziplm.errors import ZipLMError, one_line
+from ziplm.errors import LONGEST, ZipLMError, one_line, shortened
 
 COMMANDS = (
     "compress",
@@ -36,11 +36,11 @@ COMMANDS = (
 
 EXIT_CODES = Text("""Exit codes:
    0  done
-   1  failed: for example a full disk, or an unreadable file
+   1  input or output failed: a full disk, an unreadable file, too little memory
    2  usage: options, data files, latency table
    3  model not supported
    4  bad checkpoint
-   5  run folder is foreign, damaged, in use, or was made with other options
+   5  run folder is foreign, damaged, in use, or was made with other options, another model or other data
    6  target out of reach
    7  an engine or an optional package is missing
    8  a model computes values that are not finite, or a training diverges
@@ -71,6 +71,8 @@ class Commands(click.RichGroup):
         try:
             code = run(*args, standalone_mode=False, **extra)
         except click.ClickException as error:
+            # click says before it which parameter it is about
+            object.__setattr__(error, "message", shortened(error.message, LONGEST - 100))
             error.show()
             code = error.exit_code
         except click.Abort:
@@ -99,6 +101,8 @@ class Commands(click.RichGroup):
             code = _own_exit_code(error)
             if code is not None:
                 _fail(ctx, str(error), code)
+            if _is_about_memory(error):
+                _fail(ctx, f"there is not enough memory: {one_line(error)}; use smaller batches", 1)
             if os.environ.get("ZIPLM_DEBUG"):
                 raise
             _fail(ctx, f"{type(error).__name__}: {one_line(error)}; set ZIPLM_DEBUG=1 to see where", 70)
@@ -122,10 +126,18 @@ def _own_exit_code(error: Exception) -> int | None:
     return error.exit_code if isinstance(error, ZipLMError | ProfilerError) else None
 
 
+def _is_about_memory(error: Exception) -> bool:
+    """Return whether memory could not be allocated; torch has an error of its own only on GPUs."""
+    words = ("can't allocate memory", "not enough memory", "out of memory")
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+    )
+
+
 def _fail(ctx: click.Context, message: str, code: int) -> None:
     rank = os.environ.get("RANK", "0")
-    place = f" in process {rank}" if rank != "0" else ""  # of a torchrun
-    click.echo(f"Error{place}: {message}", err=True)
+    place = f" in process {rank}" if len(rank) < 10 and rank.strip("0").isdigit() else ""  # of a torchrun
+    click.echo(shortened(f"Error{place}: {message}", LONGEST), err=True)
     ctx.exit(code)
 
 

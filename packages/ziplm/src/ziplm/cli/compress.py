@@ -12,6 +12,7 @@ from rich.text import Text
 from ziplm.cli.options import given, names_in, options
 from ziplm.options.fields import SECTIONS
 from ziplm.options.options import Options
+from ziplm.options.paths import relative_to
 from ziplm.options.toml import merged, read_options
 from ziplm.options.values import require
 
@@ -54,7 +55,8 @@ EXAMPLES = Text(
     type=Path,
     metavar="FILE",
     panel=SECTIONS["run"],
-    help="TOML file with options, such as config.toml of a run. Options on the command line override it.",
+    help="TOML file with options, such as config.toml of a run. Paths in it are relative to its folder. "
+    "Options on the command line override it.",
 )
 @click.option(
     "--json",
@@ -99,12 +101,17 @@ def compress(
     if sequence_length is not None:  # the name of --input-length in 0.1
         said.setdefault("input_length", (sequence_length,))
     require(not (quiet and verbose), "--quiet with --verbose", "leave out one of them")
-    asked = Options.of(merged(read_options(config_file) if config_file else {}, said))
+    asked = Options.of(merged(_read_config(config_file) if config_file else {}, said))
     if dry_run:
         require(not as_json, "--json with --dry-run", "leave out one of them; a dry run prints text")
         _plan(asked, quiet)
     else:
         _compress(asked, as_json, quiet, verbose)
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    """Read options from a file; its relative paths are relative to the folder of the file."""
+    return relative_to(file.parent, read_options(file))
 
 
 def _plan(asked: Options, quiet: bool) -> None:

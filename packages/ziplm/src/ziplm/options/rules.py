@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ziplm.errors import UsageError
@@ -23,6 +24,9 @@ COUNTS = (
     "gradient_accumulation",
 )
 MOST_THREADS = 1024  # more than that makes OpenMP fail, or kill the process
+MOST_AT_ONCE = 2**16  # examples in a batch, and groups in a step; more do not fit into any memory
+MOST_TOKENS = 2**20  # in an input
+MOST_OF_ALL = 10**9  # of anything that is counted
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,10 @@ def _is_positive(value: Any) -> bool:
     return bool(value > 0)
 
 
+def _is_at_most(most: float, value: float) -> bool:
+    return value <= most
+
+
 RULES = (
     Rule(("speedup",), lambda value: value > 1, "a speedup of {value:g}", "ask for more than 1"),
     Rule(("latency_ms",), _is_positive, "a latency of {value:g} ms", "ask for more than 0"),
@@ -75,6 +83,16 @@ RULES = (
     ),
     Rule(("evaluations",), lambda value: value >= 0, "evaluations is {value}", "use 0 or more"),
     Rule(COUNTS, lambda value: value >= 1, "{name} is {value}", "use a whole number from 1 up"),
+    *(
+        Rule(names, partial(_is_at_most, most), "{name} is {value}", f"use at most {most}")
+        for names, most in (
+            (("batch_size", "calibration_batch_size", "train_batch_size"), MOST_AT_ONCE),
+            (("input_length", "prompt_length", "max_length", "new_tokens"), MOST_TOKENS),
+            ((*COUNTS, "evaluations", "steps_per_target", "dense_steps"), MOST_OF_ALL),
+            (("memory_gb", "dense_epochs", "epochs_per_step"), 10**6),
+            (("measure_seconds", "profile_seconds"), MOST_OF_ALL),
+        )
+    ),
     Rule(
         ("threads",),
         lambda value: value <= MOST_THREADS,
@@ -102,6 +120,10 @@ RULES = (
 
 def check_options(options: Any) -> None:
     """Raise UsageError if an option is out of range, or contradicts another one."""
+    for name in type(options).model_fields:
+        value = getattr(options, name)
+        for text in value if isinstance(value, tuple) else (value,):
+            require(not isinstance(text, str) or _is_text(text), f"{name} is {text!r}", "give text in UTF-8")
     for rule in RULES:
         rule.check(options)
     check_lengths(options.regime, options.model_fields_set)
@@ -117,6 +139,15 @@ def check_options(options: Any) -> None:
         f"prior {options.prior} needs gradients",
         "leave out --no-gradients, or use another prior",
     )
+
+
+def _is_text(text: str) -> bool:
+    """Return whether a text has no zero byte, which no path can have, and can be written to a file."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # an argument that is not UTF-8, or half of a surrogate pair in a file
+        return False
+    return "\0" not in text
 
 
 UNUSED = {

@@ -31,16 +31,29 @@ def read_options(path: Path) -> dict[str, Any]:
     if path.exists() and not path.is_file():  # reading a pipe would wait for a writer
         raise UsageError(f"{path} is not a file", "check the path")
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
+        text = path.read_text(encoding="utf-8")
+        # A key of n parts takes tomllib memory of n² bytes; options have keys of one part.
+        if any(line.partition("=")[0].count(".") > 100 for line in text.splitlines()):
+            raise RecursionError
+        values = tomllib.loads(text)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "check the path") from error
-    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or nested too deeply
+    except RecursionError as error:
+        raise UsageError(f"{path} is nested too deeply", "correct it") from error
+    except ValueError as error:  # not UTF-8, or not TOML
         raise UsageError(f"{path} is not TOML: {one_line(error)}", "correct it") from error
     values = _renamed({name.replace("-", "_"): value for name, value in values.items()})
     known = Options.model_fields
+    if large := [name for name, value in values.items() if _is_too_large(value)]:
+        raise UsageError(f"{large[0]} in {path} has more than 64 bits", "give a smaller number")
     if unknown := [name for name in values if name not in known]:
         raise UsageError(f"{path} has an unknown option {unknown[0]!r}", "see ziplm compress --help")
     return values
+
+
+def _is_too_large(value: Any) -> bool:
+    numbers = value if isinstance(value, list) else [value]
+    return any(isinstance(number, int) and abs(number) >= 2**63 for number in numbers)
 
 
 def _renamed(values: dict[str, Any]) -> dict[str, Any]:

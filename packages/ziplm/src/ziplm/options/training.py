@@ -49,7 +49,7 @@ class TrainingOptions:
     def __post_init__(self) -> None:
         for name, allowed, rule in (
             ("learning_rate", 0 < self.learning_rate < math.inf, "be positive"),
-            ("epochs", 0 < self.epochs < math.inf or self.max_steps > 0, "be positive"),
+            ("epochs", 0 < self.epochs <= 1e6 or self.max_steps > 0, "be positive, and at most 1000000"),
             ("max_steps", self.max_steps > 0 or self.max_steps == -1, "be positive, or -1 to go by epochs"),
             ("batch_size", self.batch_size >= 1, "be at least 1"),
             ("gradient_accumulation", self.gradient_accumulation >= 1, "be at least 1"),

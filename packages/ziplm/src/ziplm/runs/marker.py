@@ -53,12 +53,23 @@ def claim(folder: Path, held: ExitStack) -> int:
     held.callback(_unlock, descriptor)
     require_still_own(descriptor, folder)
     if _is_new(folder):
-        made = {"what": MAGIC, "format": FORMAT, "ziplm": version("ziplm")}
-        os.write(descriptor, (json.dumps(made, indent=1) + "\n").encode())  # not renamed: that loses the lock
-        os.fsync(descriptor)
+        _write(descriptor)
     else:
         _require_own(folder)  # another process may have filled it in the meantime
     return descriptor
+
+
+def _write(descriptor: int) -> None:
+    """Write the marker in place, because renaming another file would lose the lock; all of it or nothing."""
+    made = {"what": MAGIC, "format": FORMAT, "ziplm": version("ziplm")}
+    rest = (json.dumps(made, indent=1) + "\n").encode()
+    try:
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    except OSError:
+        os.ftruncate(descriptor, 0)
+        raise
 
 
 def require_still_own(descriptor: int, folder: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ziplm.errors import BadRun, UsageError, one_line
 from ziplm.options.options import LIMITS, SPEEDS, Options
+from ziplm.options.paths import with_absolute_paths
 from ziplm.options.toml import load_options, save_options
 from ziplm.runs.contents import remove_leftovers, require_own_contents
 from ziplm.runs.folder import Run
@@ -82,7 +83,7 @@ def require_same(run: Run, options: Options) -> Options | None:
     if not (run.options_file.exists() and has_results(run)):
         return None
     before = read_run_options(run)
-    if differences := options.differences(before):
+    if differences := with_absolute_paths(options).differences(before):
         raise BadRun(
             f"{run.folder} was made with other options: {', '.join(differences)}",
             "repeat those, or choose another --output",
@@ -111,4 +112,4 @@ def _keep_options(run: Run, options: Options) -> None:
             for name, kind in SPEEDS.items()
         }
         options = options.model_copy(update=targets)
-    save_options(options, run.options_file)
+    save_options(with_absolute_paths(options), run.options_file)

@@ -207,7 +207,18 @@ ALONE = Workers()
 
 def own_rank() -> int:
     """Return the number of this process in its torchrun, even before the processes meet; 0 without one."""
-    return int(os.environ.get("RANK", "0"))
+    return _number_in("RANK", 0)
+
+
+def _number_in(variable: str, default: int) -> int:
+    """Return the number in an environment variable; raise UsageError if it is none."""
+    text = os.environ.get(variable, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise UsageError(
+            f"the environment variable {variable} is {text!r}",
+            "unset it, or start the processes with torchrun",
+        )
+    return int(text)
 
 
 def join(device: str) -> Workers:
@@ -219,7 +230,8 @@ def join(device: str) -> Workers:
     Raises:
         UsageError: if not every process can have the device.
     """
-    world = int(os.environ.get("WORLD_SIZE", "1"))
+    world = _number_in("WORLD_SIZE", 1)
+    own_rank()
     if world == 1:
         return Workers()
     import torch
@@ -231,7 +243,7 @@ def join(device: str) -> Workers:
             "use cpu, or cuda: each process then takes one GPU",
         )
     if device == "cuda":
-        local_rank, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        local_rank, gpus = _number_in("LOCAL_RANK", 0), torch.cuda.device_count()
         if local_rank >= gpus:
             raise UsageError(
                 f"process {local_rank} finds {gpus} GPUs", f"start at most {gpus} on this machine"
