@@ -49,6 +49,42 @@ def grid(session: nox.Session) -> None:
     session.run("pytest", *TWO_WORKERS, "-m", "grid", "packages/ziplm", *session.posargs, env=ONE_THREAD)
 
 
+@nox.session(default=False)
+def faults(session: nox.Session) -> None:
+    """Kill, interrupt and starve runs at many points; the default tests try a few. Takes about an hour."""
+    install(session, *editable(*PACKAGES), group="test")
+    session.run("pytest", "-m", "faults", "packages/ziplm", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session(default=False)
+def audit(session: nox.Session) -> None:
+    """Look the versions of constraints.txt up among known vulnerabilities; needs the network."""
+    install(session, "pip-audit")
+    # 1: vulnerabilities, or the service cannot be reached; pip-audit says which.
+    session.run("pip-audit", "--no-deps", "--disable-pip", "-r", "constraints.txt", *session.posargs)
+
+
+@nox.session(default=False)
+@nox.parametrize("transformers", ["oldest", "newest"])
+def compatibility(session: nox.Session, transformers: str) -> None:
+    """Run the tests of ziplm with the oldest and the newest transformers that the metadata allows."""
+    metadata = nox.project.load_toml("packages/ziplm/pyproject.toml")["project"]["dependencies"]
+    (allowed,) = (each for each in metadata if each.startswith("transformers"))
+    chosen = (
+        f"transformers=={allowed.partition('>=')[2].partition(',')[0]}"
+        if transformers == "oldest"
+        else allowed
+    )
+    # Not constraints.txt, which fixes the versions that transformers depends on; torch is the pinned one.
+    torch = next(
+        line for line in Path("constraints.txt").read_text().splitlines() if line.startswith("torch==")
+    )
+    group = nox.project.dependency_groups(GROUPS, "test")
+    session.install("--upgrade", torch, chosen, *editable(*PACKAGES), *group)
+    session.run("python", "-c", "import transformers; print(transformers.__version__)")
+    session.run("pytest", *TWO_WORKERS, *(session.posargs or ["packages/ziplm"]), env=ONE_THREAD)
+
+
 @nox.session
 def light(session: nox.Session) -> None:
     """Prove that spdy-search works alone, without torch."""

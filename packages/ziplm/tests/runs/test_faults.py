@@ -19,6 +19,7 @@ import ziplm
 from ziplm import files as ziplm_files
 from ziplm_compressed import options_for, without_times, write_files
 from ziplm_gradual import gradual_options
+from ziplm_interrupted import compress_until
 from ziplm_killed import CONTEXT, run_to_point
 
 SEED = 17
@@ -38,7 +39,9 @@ def whole(files: Path) -> Path:
 
 
 def names_in(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+    """Return all names in a run folder; only the command line writes a report page."""
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+    return sorted(names - {"report.html"})
 
 
 def assert_same_run(found: Path, whole: Path, targets: tuple[str, ...] = TARGETS) -> None:
@@ -148,46 +151,10 @@ def test_a_disk_that_is_full_at_any_write_loses_nothing(
 # Interruptions
 
 
-def _interrupted(options: dict[str, Any], point: int) -> None:
-    """Run `ziplm.compress` like the command line; an alarm at the n-th progress call is a Ctrl-C."""
-    from contextlib import contextmanager
-
-    from click.testing import CliRunner
-    from ziplm.cli import main
-
-    passed = 0
-
-    class Counting:
-        @contextmanager
-        def stage(self, description: str) -> Any:
-            self._count()
-            yield lambda done, total: self._count()
-
-        def note(self, text: str) -> None:
-            self._count()
-
-        def _count(self) -> None:
-            nonlocal passed
-            passed += 1
-            if passed == point:
-                signal.setitimer(signal.ITIMER_REAL, 0.001)  # in the middle of whatever comes next
-
-    signal.signal(signal.SIGALRM, signal.default_int_handler)
-    import ziplm.runs.progress
-
-    ziplm.runs.progress.Silent = Counting  # type: ignore[assignment,misc]
-    line = ["compress", options.pop("model"), "--quiet"]
-    for name, value in options.items():
-        for each in value if isinstance(value, list) else [value]:
-            line += [f"--{name.replace('_', '-')}", str(each)]
-    result = CliRunner().invoke(main, line)
-    sys.exit(result.exit_code)
-
-
 def interrupt_at(points: list[int], options: dict[str, Any]) -> list[int | None]:
     codes = []
     for point in [*points, 0]:
-        process = CONTEXT.Process(target=_interrupted, args=(dict(options), point))
+        process = CONTEXT.Process(target=compress_until, args=(dict(options), point))
         process.start()
         process.join(240)
         codes.append(process.exitcode)

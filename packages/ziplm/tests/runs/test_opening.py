@@ -52,7 +52,7 @@ def test_options_may_change_until_there_are_results(tmp_path: Path) -> None:
         raise OSError("no typo.tsv")
     with open_run(options_in(folder, train_file="train.tsv")) as run:
         run.latency_file.touch()
-    assert load_options(folder / "config.toml").train_file == "train.tsv"
+    assert load_options(folder / "config.toml").train_file == str(Path("train.tsv").absolute())
     with pytest.raises(BadRun, match="other options"), open_run(options_in(folder, train_file="other.tsv")):
         pass
 
