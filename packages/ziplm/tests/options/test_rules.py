@@ -25,6 +25,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "measure_seconds": (0.01, 0.0),
     "profile_seconds": (0.01, 0.0),
     **dict.fromkeys((*LOSS_WEIGHTS, "dense_epochs"), (0.0, -0.1)),
+    "epochs_per_step": (1e6, 1e6 + 1),
 }
 REGIME = {"prompt_length": "generate", "new_tokens": "generate"}  # of options that not every regime uses
 CHOICES: dict[str, Any] = {
@@ -88,6 +89,9 @@ def test_every_kind_of_choice_belongs_to_an_option() -> None:
         ("seed", -1),
         ("dense_steps", -3),
         ("threads", MOST_THREADS + 1),
+        ("batch_size", 100_000_000),
+        ("memory_gb", 1e300),
+        ("dense_epochs", 1e300),
     ],
 )
 def test_ranges_are_limited_on_the_other_side_as_well(name: str, value: Any) -> None:

@@ -9,7 +9,6 @@ import pytest
 import rich_click as click
 from click.testing import CliRunner
 from token_distill import DistillationLoss
-from ziplm.api import FILES
 from ziplm.cli import main
 from ziplm.cli.compress import compress
 from ziplm.options.fields import SECTIONS, shown
@@ -17,6 +16,7 @@ from ziplm.options.options import Options
 from ziplm.options.presets import PRESETS, LossWeights
 from ziplm.options.reference import reference_page
 from ziplm.options.typed import CompressOptions
+from ziplm.pipelines.inputs import FILES
 
 REFERENCE = Path(__file__).parents[4] / "docs" / "options.md"
 SIGNATURE = ("model", "task", "output", *FILES)  # named in the signature of `compress` itself

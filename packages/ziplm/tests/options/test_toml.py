@@ -19,15 +19,17 @@ def numbers(low: float, high: float) -> st.SearchStrategy[float]:
     return st.floats(low, high, exclude_min=True)
 
 
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))  # no path has a zero byte
+
 options_values = st.fixed_dictionaries(
-    {"model": st.text(min_size=1), "task": st.text(min_size=1), "output": st.text(min_size=1)},
+    {"model": TEXT.filter(bool), "task": TEXT.filter(bool), "output": TEXT.filter(bool)},
     optional={
         "speedup": st.lists(numbers(1, 1e9), max_size=3),
         "latency_ms": st.lists(numbers(0, 1e9), max_size=2),
         "recover": st.lists(numbers(0, 1), max_size=2),
-        "train_file": st.text() | st.none(),
-        "text_column": st.lists(st.text(), max_size=2),
-        "label_column": st.text(),
+        "train_file": TEXT | st.none(),
+        "text_column": st.lists(TEXT, max_size=2),
+        "label_column": TEXT,
         "max_length": st.integers(1, 10**6) | st.none(),
         "threads": st.none() | st.integers(1, 64),
         "clock": st.sampled_from(["auto", "wall", "cpu"]),

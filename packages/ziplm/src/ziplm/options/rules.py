@@ -83,16 +83,6 @@ RULES = (
     ),
     Rule(("evaluations",), lambda value: value >= 0, "evaluations is {value}", "use 0 or more"),
     Rule(COUNTS, lambda value: value >= 1, "{name} is {value}", "use a whole number from 1 up"),
-    *(
-        Rule(names, partial(_is_at_most, most), "{name} is {value}", f"use at most {most}")
-        for names, most in (
-            (("batch_size", "calibration_batch_size", "train_batch_size"), MOST_AT_ONCE),
-            (("input_length", "prompt_length", "max_length", "new_tokens"), MOST_TOKENS),
-            ((*COUNTS, "evaluations", "steps_per_target", "dense_steps"), MOST_OF_ALL),
-            (("memory_gb", "dense_epochs", "epochs_per_step"), 10**6),
-            (("measure_seconds", "profile_seconds"), MOST_OF_ALL),
-        )
-    ),
     Rule(
         ("threads",),
         lambda value: value <= MOST_THREADS,
@@ -115,6 +105,16 @@ RULES = (
         "use more than 0",
     ),
     Rule((*LOSS_WEIGHTS, "dense_epochs"), lambda value: value >= 0, "{name} is {value:g}", "use 0 or more"),
+    *(
+        Rule(names, partial(_is_at_most, most), "{name} is {value}", f"use at most {most}")
+        for names, most in (
+            (("batch_size", "calibration_batch_size", "train_batch_size"), MOST_AT_ONCE),
+            (("input_length", "prompt_length", "max_length", "new_tokens"), MOST_TOKENS),
+            ((*COUNTS, "evaluations", "steps_per_target", "dense_steps"), MOST_OF_ALL),
+            (("memory_gb", "dense_epochs", "epochs_per_step"), 10**6),
+            (("measure_seconds", "profile_seconds"), MOST_OF_ALL),
+        )
+    ),
 )
 
 

@@ -39,7 +39,7 @@ def read_options(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "check the path") from error
     except RecursionError as error:
-        raise UsageError(f"{path} is nested too deeply", "correct it") from error
+        raise UsageError(f"{path} is not TOML: it is nested too deeply", "correct it") from error
     except ValueError as error:  # not UTF-8, or not TOML
         raise UsageError(f"{path} is not TOML: {one_line(error)}", "correct it") from error
     values = _renamed({name.replace("-", "_"): value for name, value in values.items()})
