@@ -38,7 +38,7 @@ def test_passes_over_samples_are_counted(options: dict[str, Any]) -> None:
     found = estimated(options)
     assert found.once["calibrate"] == 40 * (2 + 3)
     stages = found.targets["2x"]
-    candidate = 0.5 + 0.1  # half the size, and stitching
+    candidate = 0.5  # half the size
     assert stages["search"] == pytest.approx(10 * (8 * candidate + 1) + 10 * (2 * candidate + 1))
     assert stages["refit"] == pytest.approx(40 * (1 + (3 + 2) / 2) + 20 * 2 * 1.5)
     assert stages["evaluate"] == pytest.approx(30 * 0.5 + 10 * 1.5 + 30)  # and the dense model

@@ -20,7 +20,6 @@ from ziplm.stages.prune import in_chunks
 from ziplm.stages.refit import MOST_SAMPLES
 
 # What the probe does not measure.
-STITCHING = 0.1  # time of putting a candidate together, in forward passes of the dense model
 SMALL_PASSES = 3  # forward passes of the small model in a refit
 FIT_MEASUREMENTS = 2.5  # there are one to four
 ROUNDS, WARM_UP = 120, 8  # rounds of a measurement, unless its time limit comes first, and before them
@@ -154,7 +153,8 @@ class _Model:
 
     def _search(self, speedup: float) -> float:
         times, samples = self._times, self._start.samples
-        candidate = times.forward * (1 / speedup + STITCHING) + times.divergence
+        # Layers before the first change are not run again, which makes up for putting a candidate together.
+        candidate = times.forward / speedup + times.divergence
         candidates = 3 + (0 if self._options.search == "prior" else self._options.evaluations)  # 3 priors
         on_search = candidates * candidate + times.forward  # the outputs to compare with
         on_judging = 2 * candidate + times.forward
