@@ -79,7 +79,8 @@ def export(
         return
     for each in made:
         kind = f", int8 with {each.scales} scales" if each.quantize else ""
-        click.echo(f"{each.file}: {each.bytes / 1e6:,.1f} MB{kind}; {each.difference}")
+        allowed = "" if each.quantize else f" ({each.difference.allowed:.1e} is allowed)"
+        click.echo(f"{each.file}: {each.bytes / 1e6:,.1f} MB{kind}; {each.difference}{allowed}")
     if quantize is not None:
         _warn_without_int8()
 

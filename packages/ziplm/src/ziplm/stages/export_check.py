@@ -38,7 +38,8 @@ class Difference:
 
     def __str__(self) -> str:
         return (
-            f"differs from its checkpoint by at most {self.largest:.1e}, on average {self.relative:.1e} of it"
+            f"outputs differ from the checkpoint's by at most {self.largest:.1e}, root mean square "
+            f"{self.relative:.1e} of their size"
         )
 
     @property
@@ -146,6 +147,8 @@ def sample_batches(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | 
     for rows, tokens in dict.fromkeys((rows, min(n, longest)) for rows, n in SHAPES):
         wanted = torch.arange(rows * tokens).remainder(len(ids))
         chosen = ids[wanted].view(rows, tokens)
+        if not model.can_generate():
+            chosen[:, 0] = ids[0]  # each text begins with the special token, if there is one
         lengths = torch.tensor([tokens - row * tokens // (rows + 1) for row in range(rows)])
         mask = (torch.arange(tokens) < lengths[:, None]).to(torch.int64)
         mask = mask.flip(-1) if model.can_generate() else mask
