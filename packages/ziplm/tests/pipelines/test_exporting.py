@@ -59,6 +59,20 @@ def test_files_are_where_servers_look_and_nothing_else_is_written(folder: Path) 
     assert str(place_of("openvino", "int8")) == "openvino/openvino_model_qint8_quantized.xml"
 
 
+def test_sentence_transformers_finds_the_files(tmp_path: Path) -> None:
+    """By its own search, which needs neither optimum nor the contents of the files."""
+    utils = pytest.importorskip("sentence_transformers.backend.utils", reason="the extra sentence is missing")
+    for name, pattern, engine in (("onnx", "*.onnx", "ONNX"), ("openvino", "openvino*.xml", "OpenVINO")):
+        for quantize in (None, "int8"):
+            place = place_of(name, quantize)  # type: ignore[arg-type]
+            (tmp_path / place).parent.mkdir(exist_ok=True)
+            (tmp_path / place).touch()
+            asked = {"file_name": place.name}
+            export, found = utils.backend_should_export(tmp_path, True, asked, place.name, pattern, engine)
+            assert not export
+            assert found == {"subfolder": name, "file_name": place.name}
+
+
 def test_evaluate_gives_the_metrics_of_the_checkpoint(folder: Path) -> None:
     dense = metrics(folder, folder / CLASSIFIER)
     assert metrics(folder, folder / CLASSIFIER / "onnx/model.onnx") == dense
