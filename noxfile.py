@@ -201,12 +201,30 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def docs(session: nox.Session) -> None:
+    """Build the documentation site into build/site; a broken link or an undocumented name is an error."""
+    install(session, *editable(*PACKAGES), group="docs")
+    build_site(session)
+
+
+def build_site(session: nox.Session) -> None:
+    """Build the documentation site."""
+    session.run("mkdocs", "build", "--strict", "--quiet", env={"NO_MKDOCS_2_WARNING": "1"})
+
+
+@nox.session(default=False)
 def browser(session: nox.Session) -> None:
-    """Open reports in headless Chromium, check how they work and look, and take screenshots of them."""
+    """Open reports and the documentation in headless Chromium, check how they work, and take screenshots."""
     chromium = find_chromium(session)
     install(session, *editable(*PACKAGES), group="browser")
     screenshots = ROOT / "build" / "screenshots"
-    settings = {**ONE_THREAD, "CHROMIUM": chromium, "SCREENSHOTS": str(screenshots)}
+    build_site(session)
+    settings = {
+        **ONE_THREAD,
+        "CHROMIUM": chromium,
+        "SCREENSHOTS": str(screenshots),
+        "SITE": str(ROOT / "build" / "site"),
+    }
     session.run("pytest", "browser", *session.posargs, env=settings)
     session.log(f"screenshots in {screenshots}")
 

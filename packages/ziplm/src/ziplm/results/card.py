@@ -193,7 +193,7 @@ def _loading(auto_class: str, is_sentence_folder: bool) -> str:
         f"the model needs, which imports only torch and transformers:\n\n```python\n{plain}\n```\n\n"
         "With [ziplm](https://pypi.org/project/ziplm/), which runs no code from the folder:\n\n"
         "```python\nimport ziplm\nmodel = ziplm.load(PATH)\n```\n\n"
-        "As an ONNX file, for engines such as ONNX Runtime:\n\n```console\n$ ziplm export PATH\n```"
+        "As `onnx/model.onnx`, for ONNX Runtime and other engines:\n\n```console\n$ ziplm export PATH\n```"
     )
 
 
