@@ -17,6 +17,7 @@ PAGES = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
     **{f"packages/{name}/README.md": f"packages/{name}.md" for name in PACKAGES},
 }
 """Pages of the site that are files outside of docs/, by their path in the repository."""
