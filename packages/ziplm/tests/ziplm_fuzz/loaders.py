@@ -207,7 +207,9 @@ LOADERS: dict[str, Loader] = {
         (ProfilerError,),
         share=3,
     ),
-    "trace": Loader(samples.trace, ("trace.safetensors",), load_trace, (ValueError,), share=3),
+    "trace": Loader(
+        samples.trace, ("trace.safetensors",), load_trace, (ValueError, FileNotFoundError), share=3
+    ),
     "search checkpoint": Loader(
         samples.search_checkpoint,
         ("search.json",),

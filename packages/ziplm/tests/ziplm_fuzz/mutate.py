@@ -133,6 +133,7 @@ def mutate_safetensors(file: Path, outside: Path, dice: random.Random) -> None:
     except (ValueError, RecursionError):
         return
     entry = dice.choice(list(header)) if isinstance(header, dict) and header else None
+    metadata = header.get("__metadata__") if isinstance(header, dict) else None
     if entry is not None and isinstance(header[entry], dict) and dice.random() < 0.6:
         key = dice.choice(["dtype", "shape", "data_offsets"])
         odd = {
@@ -141,6 +142,8 @@ def mutate_safetensors(file: Path, outside: Path, dice: random.Random) -> None:
             "data_offsets": [[0, 0], [0, 2**63], [8, 4], [-1, 1], [0], None, [0, len(data)]],
         }
         header[entry][key] = dice.choice(odd[key])
+    elif isinstance(metadata, dict) and "scalars" in metadata and dice.random() < 0.6:
+        metadata["scalars"] = changed_text(metadata["scalars"], outside, dice)
     else:
         header = changed(header, outside, dice)
     made = with_placeholders(json.dumps(header))
@@ -222,6 +225,15 @@ def changed(document: Any, outside: Path, dice: random.Random) -> Any:
     else:
         parent[key] = odd_value(outside, dice)
     return document
+
+
+def changed_text(text: Any, outside: Path, dice: random.Random) -> Any:
+    """Return a text that holds JSON with a value in it changed, unless it is damaged already."""
+    try:
+        document = changed(json.loads(text), outside, dice)
+    except (ValueError, TypeError, RecursionError):
+        return odd_value(outside, dice)
+    return with_placeholders(json.dumps(document)).decode("utf-8", "surrogatepass")
 
 
 def _places(document: Any) -> list[tuple[Any, Any]]:

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 import datasets
 
 from ziplm.architectures.network import hub_answers
-from ziplm.errors import UsageError, one_line
+from ziplm.architectures.untrusted import reported
+from ziplm.errors import UsageError
 from ziplm.tasks.files import Table
 
 
@@ -24,28 +25,16 @@ def read_hub(title: str, split: str) -> Table:
     """
     name, _, config = title.partition(":")
     with _offline_unless_reachable() as reachable:
-        try:
+        failed = f"the dataset {title} has no split {split}, or cannot be loaded"
+        if not reachable:
+            failed = f"there is no network, and {title} ({split}) is not in the local cache"
+        with reported(failed, "check the name, or give --train-file and --validation-file", UsageError):
             data = datasets.load_dataset(name, config or None, split=split)
-        except (
-            ConnectionError,
-            datasets.exceptions.DatasetsError,
-            ValueError,
-            OSError,
-            RuntimeError,
-        ) as error:
-            if not reachable:
-                raise UsageError(
-                    f"there is no network, and {title} ({split}) is not in the local cache",
-                    "give --train-file and --validation-file",
-                ) from error
-            raise UsageError(
-                f"the dataset {title} has no split {split}, or cannot be loaded: {one_line(error)}",
-                "check the name, or give --train-file and --validation-file",
-            ) from error
+            columns = data.to_dict()
     # For a column of lists, `feature` is the kind of the elements.
     kinds = {name: getattr(kind, "feature", kind) for name, kind in data.features.items()}
     classes = {name: kind.names for name, kind in kinds.items() if isinstance(kind, datasets.ClassLabel)}
-    return Table(f"{title} ({split})", data.to_dict(), classes)
+    return Table(f"{title} ({split})", columns, classes)
 
 
 @contextmanager
