@@ -1,5 +1,6 @@
 """The rows of figures: shares, deviations, steps that count on, and runs with less or more than expected."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -139,6 +140,18 @@ def test_steps_of_trainings_count_on(tmp_path: Path) -> None:
     assert [row["step"] for row in losses] == sorted(row["step"] for row in losses)
     assert [row["name"] for row in losses[:3]] == ["dense", "dense", "2x"]
     assert training_rows([read_run(write_run(tmp_path / "oneshot", (2.0,)))]) == ([], [])
+
+
+def test_trainings_are_in_the_order_of_their_targets(tmp_path: Path) -> None:
+    """The member for 2x has been measured as faster than that for 2.1x, but was trained before it."""
+    folder = write_run(tmp_path / "run", (2.0, 2.1), gradual=True)
+    path = folder / "2x" / "metrics.json"
+    report = json.loads(path.read_text())
+    report["measured"]["speedup"] = 2.5
+    write_json(path, report)
+    run = read_run(folder)
+    assert [each["target"]["name"] for each in run.reports] == ["2.1x", "2x"]
+    assert [row["name"] for row in training_rows([run])[1]] == ["dense", "2x", "2.1x"]
 
 
 def test_reports_are_read_with_the_slowest_first(tmp_path: Path) -> None:

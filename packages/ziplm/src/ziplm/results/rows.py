@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ziplm.results.run_data import Report, RunData, finite
+from ziplm.results.scaling import speedup_of
 
 RECOVERY = 0.99
 """Share of the dense model's metric that figures mark with a line."""
@@ -135,6 +136,10 @@ def _wanted_speedup(report: Report, speed: dict[str, Any]) -> float | None:
     return None
 
 
+def _asked_speedup(report: Report) -> float | None:
+    return _wanted_speedup(report, report["measured"] or report["predicted"])
+
+
 def _percent(value: float | None, wanted: float) -> float | None:
     return None if value is None else 100 * (value / wanted - 1)
 
@@ -217,7 +222,9 @@ def training_rows(runs: Sequence[RunData]) -> tuple[list[Row], list[Row]]:
     losses: list[Row] = []
     metrics: list[Row] = []
     for run in runs:
-        trainings = [(report["target"]["name"], report) for report in run.reports if report.get("training")]
+        # In the order of their targets, as they were trained; measured speedups may be in another order.
+        in_order = sorted(run.reports, key=lambda report: _asked_speedup(report) or speedup_of(report))
+        trainings = [(report["target"]["name"], report) for report in in_order if report.get("training")]
         if not trainings:
             continue
         steps = 0
