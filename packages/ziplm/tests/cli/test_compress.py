@@ -158,3 +158,4 @@ def test_the_demo_of_a_decoder_compresses_it_for_both_regimes(
         report = json.loads((demo / regime / "2x" / "metrics.json").read_text())
         assert sizes_text(report["sizes"]) in result.output
         assert f'regime = "{regime}"' in (demo / regime / "config.toml").read_text()
+        assert f"report: {demo / regime / 'report.html'}" in result.output

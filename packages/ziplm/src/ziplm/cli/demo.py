@@ -38,6 +38,7 @@ def demo(kind: str, output: Path) -> None:
     from rich.console import Console
 
     from ziplm.cli.demos import run_demo
+    from ziplm.cli.report import report_line
     from ziplm.results.table import print_family
     from ziplm.runs.progress import Bars
 
@@ -45,3 +46,4 @@ def demo(kind: str, output: Path) -> None:
     for regime, family in run_demo(kind, output, Bars()).items():
         console.print(f"compressed for {regime}", markup=False)
         print_family(family, console)
+        console.print(report_line(family[0].folder.parent), markup=False, soft_wrap=True)
