@@ -203,6 +203,7 @@ REPORTS: list[tuple[str, Callable[[Path], None]]] = [
     ("text", edited(lambda d: d["metric"].update(dense="high"))),
     ("an interval of one", edited(lambda d: d["metric"].update(interval=[1.0]))),
     ("sizes of text", edited(lambda d: d.update(sizes={"attention": ["a"]}))),
+    ("a size too many", edited(lambda d: next(iter(d["sizes"].values())).append(1))),
     ("zero speedup", edited(lambda d: d["predicted"].update(speedup=0))),
     ("no layers", edited(lambda d: d["dense_parameters"].update(layers=0))),
     ("half", lambda path: path.write_bytes(path.read_bytes()[:200])),

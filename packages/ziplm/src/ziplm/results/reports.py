@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ziplm.errors import BadRun
 from ziplm.files import read_json
@@ -73,6 +73,13 @@ class _Report(_Part):
     bytes_on_disk: _Count
     seconds: dict[str, Annotated[float, Field(ge=0)]]
     training: _Training | None = None
+
+    @field_validator("sizes")
+    @classmethod
+    def _one_size_for_each_layer(cls, sizes: dict[str, list[int]]) -> dict[str, list[int]]:
+        if len({len(layers) for layers in sizes.values()}) > 1:
+            raise ValueError("there are not as many sizes of each kind")
+        return sizes
 
 
 class _FamilyReport(_Training):
