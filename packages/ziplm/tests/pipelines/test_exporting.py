@@ -126,6 +126,7 @@ def test_benchmark_runs_each_model_in_its_engine_with_the_same_threads(folder: P
     assert [row["engine"] for row in found["models"]] == ["eager", "onnxruntime", "onnxruntime"]
     assert all(row["ms"] > 0 and row["bytes"] > 0 for row in found["models"])
     assert found["environment"]["threads"] == 1
+    assert found["environment"]["engine"] == "eager, onnxruntime"
     assert found["models"][1]["parameters"] is None
 
 

@@ -1,6 +1,7 @@
 """``ziplm benchmark``: the measured speedup of one checkpoint or exported file over another."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,8 @@ def benchmark(
             max_seconds=max_seconds,
             progress=lambda rounds, used: advance(used, 1.0),
         )
-    environment = environment_of(setting, attention)
+    used = ", ".join(dict.fromkeys(engines.values()))
+    environment = replace(environment_of(setting, attention), engine=used)
     made = setting.batch_size * setting.new_tokens if setting.regime == "generate" else 0
     rows = [
         {
@@ -107,7 +109,7 @@ def _table(rows: list[dict[str, Any]]) -> Any:
 
     generates = "tokens_per_second" in rows[0]
     table = Table()
-    table.add_column("model")
+    table.add_column("model", overflow="fold")  # the ends of paths are what differs
     table.add_column("engine")
     for heading in (
         "ms",
