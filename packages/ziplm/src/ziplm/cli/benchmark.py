@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import rich_click as click
@@ -35,15 +36,17 @@ def benchmark(
     """Measure how much faster OTHERS are than DENSE, in interleaved rounds.
 
     Each model is a checkpoint folder or a name on the hub, and may be any model that takes tokens, or an
-    exported file (.onnx or .xml), which runs in its own engine. All use the same number of threads. By
-    default, a forward pass of the whole model on full-length random tokens is timed. With --regime latency,
-    it is the mean over inputs of several lengths. With --regime generate, it is the median, over prompts of
-    several lengths, of generating new tokens with a cache and top-k sampling.
+    exported file (.onnx or .xml), which runs in its own engine. Checkpoints run in --engine, for which they
+    are exported if necessary; with --quantize int8, all but the first are quantised. All use the same number
+    of threads. By default, a forward pass of the whole model on full-length random tokens is timed. With
+    --regime latency, it is the mean over inputs of several lengths. With --regime generate, it is the median,
+    over prompts of several lengths, of generating new tokens with a cache and top-k sampling.
     """
     from rich.console import Console
 
-    from ziplm.architectures.exported import open_model
+    from ziplm.architectures.exported import ExportedModel, open_model
     from ziplm.runs.progress import Bars
+    from ziplm.stages.engine import run_in_engine
     from ziplm.stages.measure import compare_models
     from ziplm.stages.workload import environment_of, setting_for
 
@@ -56,6 +59,11 @@ def benchmark(
         name: open_model(path, threads=setting.threads, **loading)
         for name, path in zip(names, paths, strict=True)
     }
+    folder = Path(context.with_resource(TemporaryDirectory()))
+    for number, (name, model) in enumerate(models.items()):
+        if not isinstance(model, ExportedModel):
+            quantize = setting.quantize if number else None  # the dense model is what the others refer to
+            models[name] = run_in_engine(model, setting, folder / str(number), quantize=quantize)
     engines = {name: _engine(model, setting) for name, model in models.items()}
     setting = setting_for(setting, list(models.values()))
     with Bars().stage("measure") as advance:

@@ -22,6 +22,7 @@ ENVIRONMENT = (
     "device",
     "dtype",
     "engine",
+    "quantize",
     "attention",
     "clock",
 )

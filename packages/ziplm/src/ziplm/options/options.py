@@ -83,6 +83,7 @@ class Options(
         if self.preset is not None:
             self._fill(self._preset_options(self.preset))
         check_options(self)
+        assert self.setting  # raises UsageError if engine, regime and data type do not go together
         return self
 
     def _preset_options(self, name: str) -> dict[str, Any]:
@@ -124,6 +125,7 @@ class Options(
             device=self.device,
             dtype=self.dtype,
             engine=self.engine,
+            quantize=self.quantize,
             clock=self.clock,
             regime=self.regime,
             new_tokens=self.new_tokens,
@@ -159,7 +161,7 @@ class Options(
 
     def differences(self, other: "Options") -> list[str]:
         """Describe the options that differ, although all commands in one run folder must share them."""
-        free = (*TARGETS, "output", "memory_gb")  # these change no result of another target
+        free = (*TARGETS, "output", "memory_gb", "alternatives")  # these change no result of another target
         names = [name for name in type(self).model_fields if name not in free]
         return [
             f"{name} is {getattr(self, name)!r}, was {getattr(other, name)!r}"

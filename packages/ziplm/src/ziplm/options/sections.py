@@ -12,6 +12,7 @@ from ziplm.options.kinds import (
     Mode,
     Precision,
     Prior,
+    Quantize,
     Regime,
     Search,
     Selection,
@@ -156,7 +157,18 @@ class EnvironmentOptions(_Section):
     )
     device: Text = option("cpu", "environment", "Device such as cpu, cuda or cuda:0.")
     dtype: Dtype = option("float32", "environment", "Data type of the measured models.")
-    engine: Engine = option("eager", "environment", "Engine that runs the measured models.")
+    engine: Engine = option(
+        "eager",
+        "environment",
+        "Engine that runs the models when they are measured and evaluated. onnxruntime and openvino run "
+        "exported files, which are saved with each model.",
+    )
+    quantize: Quantize | None = option(
+        None,
+        "environment",
+        "Quantise the exported models: int8, for onnxruntime and openvino. Speedups still refer to the dense "
+        "model in float32.",
+    )
     attention: Text | None = option(
         None,
         "environment",
@@ -256,6 +268,11 @@ class FinetuneOptions(_Section):
 class RunOptions(_Section):
     """How the run itself works."""
 
+    alternatives: bool = option(
+        False,
+        "run",
+        "Also measure and evaluate what people do instead: int8 alone, and whole layers dropped.",
+    )
     calibration_batch_size: Whole = option(32, "run", "Batch size while calibrating and evaluating.")
     memory_gb: Number = option(
         2.0, "run", "Memory for Hessians in GiB. If they need more, calibration makes several passes."

@@ -4,9 +4,11 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ziplm.errors import UsageError
-from ziplm.options.kinds import Clock, Dtype, Engine, Regime
+from ziplm.options.kinds import Clock, Dtype, Engine, Quantize, Regime
 
 THROUGHPUT_LENGTH = 128
+FILE_ENGINES = ("onnxruntime", "openvino")
+"""Engines that run exported files."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,8 @@ class Setting:
         threads: threads of torch; None keeps torch's own number.
         device: device such as "cpu" or "cuda:0".
         dtype: data type of the models.
-        engine: engine that runs the models.
+        engine: engine that runs the models. The dense model, to which speedups refer, runs in it as well.
+        quantize: "int8" if the compressed models are quantised; the dense model never is.
         clock: "wall", "cpu" on machines with other load, or "auto" to choose before measuring.
         regime: "throughput" times one forward pass over a batch of full-length inputs; "latency"
             takes the mean over inputs of several lengths; "generate" takes the median, over prompts of
@@ -34,6 +37,7 @@ class Setting:
     device: str = "cpu"
     dtype: Dtype = "float32"
     engine: Engine = "eager"
+    quantize: Quantize | None = None
     clock: Clock = "wall"
     regime: Regime = "throughput"
     new_tokens: int = 64
@@ -48,8 +52,28 @@ class Setting:
             )
         if not self.batch_size:
             object.__setattr__(self, "batch_size", 8 if self.regime == "throughput" else 1)
-        if self.regime == "generate" and self.engine != "eager":
-            raise UsageError(f"generation is not measured with engine {self.engine}", "use engine eager")
+        self._check_engine()
+
+    def _check_engine(self) -> None:
+        if self.regime == "generate" and self.engine not in ("eager", "onnxruntime"):
+            raise UsageError(
+                f"generation is not measured with engine {self.engine}", "use engine eager or onnxruntime"
+            )
+        if self.quantize is not None and self.engine not in FILE_ENGINES:
+            raise UsageError(
+                f"engine {self.engine} does not run quantised models",
+                "use --engine onnxruntime or openvino",
+            )
+        if self.engine in FILE_ENGINES and (self.dtype != "float32" or not self.device.startswith("cpu")):
+            raise UsageError(
+                f"engine {self.engine} runs models that are exported in float32, on the CPU",
+                "leave out --dtype and --device; --quantize int8 makes the exported models smaller",
+            )
+
+    @property
+    def runs_files(self) -> bool:
+        """Whether models are exported to be run."""
+        return self.engine in FILE_ENGINES
 
     @property
     def shares(self) -> dict[int, float]:

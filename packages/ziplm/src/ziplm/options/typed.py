@@ -12,6 +12,7 @@ from ziplm.options.kinds import (
     Mode,
     Precision,
     Prior,
+    Quantize,
     Regime,
     Search,
     Selection,
@@ -45,6 +46,7 @@ class CompressOptions(TypedDict, total=False):
     device: str
     dtype: Dtype
     engine: Engine
+    quantize: Quantize | None
     attention: str | None
     clock: Clock
     latency_table: str | None
@@ -77,6 +79,7 @@ class CompressOptions(TypedDict, total=False):
     token_weight: float
     temperature: float
     report_to: str | Sequence[str]
+    alternatives: bool
     calibration_batch_size: int
     memory_gb: float
     seed: int

@@ -26,7 +26,7 @@ from ziplm.stages.fisher import Fisher
 from ziplm.stages.levels import branch_levels
 from ziplm.stages.measure import for_measuring
 from ziplm.stages.priors import branch_priors, exact_priors
-from ziplm.stages.profile import latency_table
+from ziplm.stages.profile import latency_table, quantized_speedup_in
 from ziplm.stages.prune import in_chunks, prune_branch
 from ziplm.stages.traces import StoredTraces
 
@@ -83,7 +83,15 @@ def make_choices(
     levels = branch_levels(start.architecture, current, start.options.round_to)
     costs = branch_costs(start.architecture, current, levels, start.setting)
     dense_branches = start.architecture.branches(start.dense)
-    return Choices(levels, priors or {}, table, costs, start.options.uniform, dense_branches)
+    return Choices(
+        levels,
+        priors or {},
+        table,
+        costs,
+        start.options.uniform,
+        dense_branches,
+        quantized_speedup_in(table),
+    )
 
 
 def require_reachable(dense_choices: Choices, targets: Sequence[Target]) -> None:

@@ -1,15 +1,11 @@
-"""Steps that evaluate models on the task: a finished one, and the dense one, whose predictions are stored."""
+"""Steps that evaluate models on the run's evaluation data, in torch or as their engine runs them."""
 
 from functools import partial
 
 import torch
 from transformers import PreTrainedModel
 
-from ziplm.pipelines.stored import (
-    predictions_in,
-    require_alike,
-    require_equal,
-)
+from ziplm.pipelines.stored import predictions_in, require_alike, require_equal
 from ziplm.pipelines.values import Start
 from ziplm.runs.folder import TENSORS, Run
 from ziplm.stages.evaluate import Evaluation, predict_split

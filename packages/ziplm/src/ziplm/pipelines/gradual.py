@@ -24,6 +24,7 @@ from ziplm.options.targets import Target
 from ziplm.options.toml import load_options
 from ziplm.options.training import TrainingOptions
 from ziplm.pipelines import common_steps, target_steps
+from ziplm.pipelines.alternatives import measure_alternatives
 from ziplm.pipelines.estimates import forecast
 from ziplm.pipelines.loading import draw_samples, load_member, load_start
 from ziplm.pipelines.oneshot import build_shrunk, finish, prune_model
@@ -65,6 +66,8 @@ def compress_gradually(options: Options, run: Run) -> None:
             make_member(start, dense_choices, current, target, seeded, target_run)
         run.workers.first(partial(_drop_intermediate_results, target_run, target.name))
         current, previous = load_member(start, folder), target.name
+    if options.alternatives:
+        measure_alternatives(start, dense_choices, targets, run)
     report = family_report(run, targets)
     run.workers.first(lambda: write_json(run.family_file, report))
 
@@ -91,9 +94,11 @@ def make_member(
     pruned = prune_model(start, current, dense_choices, samples, training.seed, run)
     state = run.target_state(target.name)
     shrunk = build_shrunk(start, pruned, target, state, run)
-    summary = distill(start, shrunk.model, target, training, run)
+    # A target that quantisation alone meets is the dense model, which has nothing to learn from itself.
+    trains = any(shrunk.fitted.levels) or current is not start.dense
+    summary = distill(start, shrunk.model, target, training, run) if trains else None
     candidate = finish(start, pruned, target, shrunk, state, run, summary)
-    target_steps.save_member(start, candidate.model, candidate.report, run.member_folder(target.name), run)
+    target_steps.save_member(start, candidate, run.member_folder(target.name), run)
 
 
 def distill(

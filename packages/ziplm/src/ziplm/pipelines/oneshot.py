@@ -15,11 +15,12 @@ from transformers import PreTrainedModel
 
 from ziplm.options.options import Options
 from ziplm.options.targets import Target
-from ziplm.pipelines import common_steps, evaluation_steps, target_steps
+from ziplm.pipelines import common_steps, engine_steps, evaluation_steps, target_steps
+from ziplm.pipelines.alternatives import measure_alternatives
 from ziplm.pipelines.estimates import forecast
 from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.recover import Candidate, fastest_that_recovers
-from ziplm.pipelines.report import Shrunk, report_of
+from ziplm.pipelines.report import Shrunk, quantization_report, report_of
 from ziplm.pipelines.values import Pruned, Samples, Start
 from ziplm.results.table import difference_text
 from ziplm.runs.folder import Run
@@ -39,9 +40,9 @@ def compress_oneshot(options: Options, targets: Sequence[Target], run: Run) -> N
         run.begin_target(target.name, f"target {target.name} ({number} of {len(targets)})")
         make = make_recovering if target.kind == "recover" else make_candidate
         candidate = make(start, pruned, target, run)
-        target_steps.save_member(
-            start, candidate.model, candidate.report, run.member_folder(target.name), run
-        )
+        target_steps.save_member(start, candidate, run.member_folder(target.name), run)
+    if options.alternatives:
+        measure_alternatives(start, dense_choices, targets, run)
 
 
 def prune_model(
@@ -94,6 +95,8 @@ def build_shrunk(start: Start, pruned: Pruned, aim: Target, state: Path, run: Ru
     found = target_steps.search(start, pruned, aim, state, run)
     fitted = target_steps.fit(start, pruned, found, aim, state, run)
     shrunk = target_steps.shrink_to(pruned, fitted.levels)
+    if not any(fitted.levels):  # quantisation alone meets the target
+        return Shrunk(shrunk, found, fitted, None)
     small, refitted = target_steps.refit_if_better(start, pruned, shrunk, run)
     return Shrunk(small, found, fitted, refitted)
 
@@ -118,10 +121,17 @@ def finish(
         run: the run.
         training: the summary of the model's training; None without one.
     """
-    measured = target_steps.measure_finished(start, shrunk.model, state, run)
-    compressed = evaluation_steps.evaluate(start, shrunk.model, f"evaluate {target.name}", run)
+    served = engine_steps.finished_in_engine(start, shrunk.model, state, run)
+    measured = target_steps.measure_finished(start, served, state, run)
+    compressed = evaluation_steps.evaluate(start, served, f"evaluate {target.name}", run)
     dense = evaluation_steps.evaluate_dense(start, run, beside=compressed)
     with run.timed("evaluate"):
         report = report_of(start, pruned, target, shrunk, measured, compressed, dense, run)
     run.detail(f"evaluate: {difference_text(report['metric'])}")
-    return Candidate(shrunk.model, report if training is None else {**report, "training": training})
+    if start.setting.quantize is not None:
+        before = evaluation_steps.evaluate(start, shrunk.model, f"evaluate {target.name} in float32", run)
+        report["quantization"] = quantization_report(start, pruned, before)
+    if training is not None:
+        report["training"] = training
+    exported = engine_steps.exported_folder(state) if start.setting.runs_files else None
+    return Candidate(shrunk.model, report, exported)

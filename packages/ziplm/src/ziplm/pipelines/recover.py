@@ -6,6 +6,7 @@ models around that speedup decide.
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from spdy_search import InfeasibleBudget
@@ -21,10 +22,17 @@ SLOWEST = 1.01  # the smallest speedup that is tried
 
 
 class Candidate(NamedTuple):
-    """A finished model with its report, which becomes metrics.json."""
+    """A finished model.
+
+    Attributes:
+        model: the model.
+        report: its report, which becomes metrics.json.
+        exported: folder with its exported file; None for engines of torch.
+    """
 
     model: PreTrainedModel
     report: dict[str, Any]
+    exported: Path | None = None
 
 
 class Guess(NamedTuple):

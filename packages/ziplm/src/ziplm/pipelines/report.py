@@ -3,6 +3,7 @@
 import platform
 from dataclasses import asdict
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -90,6 +91,25 @@ def report_of(
         "command": run.command,
         "seconds": run.seconds,
         "cpu_seconds": run.cpu_seconds,
+    }
+
+
+def quantization_report(start: Start, pruned: Pruned, before: Evaluation) -> dict[str, Any]:
+    """Return what quantisation contributes: the metric before it, and the speedup that it brings alone."""
+    return {
+        "quantize": start.setting.quantize,
+        "metric_before": start.main_metric(before.metrics),
+        "interval_before": start.main_interval(before.intervals),
+        "dense_speedup": pruned.choices.quantized_speedup,
+    }
+
+
+def exported_report(folder: Path) -> dict[str, Any]:
+    """Return the paths of exported files within a member's folder, and their size in bytes."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        "files": [str(path.relative_to(folder)) for path in files],
+        "bytes": sum(path.stat().st_size for path in files),
     }
 
 

@@ -4,6 +4,7 @@ Each step runs a stage within a run: it reports progress, decides which processe
 result in the run folder.
 """
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -16,14 +17,11 @@ from ziplm.architectures.checkpoint import save
 from ziplm.architectures.inspection import size_on_disk
 from ziplm.files import write_json
 from ziplm.options.targets import Target
+from ziplm.pipelines.engine_steps import briefly_in_engine, dense_in_engine
 from ziplm.pipelines.evaluation_steps import evaluate_dense, predict
-from ziplm.pipelines.recover import Guess, bisect_speedup
-from ziplm.pipelines.stored import (
-    fitted_in,
-    found_in,
-    guess_in,
-    measured_in,
-)
+from ziplm.pipelines.recover import Candidate, Guess, bisect_speedup
+from ziplm.pipelines.report import exported_report
+from ziplm.pipelines.stored import fitted_in, found_in, guess_in, measured_in
 from ziplm.pipelines.values import Pruned, Refitted, Start, token_weights
 from ziplm.results.card import write_card
 from ziplm.results.table import sizes_text
@@ -102,8 +100,8 @@ def fit(start: Start, pruned: Pruned, found: Found, aim: Target, state: Path, ru
 
     def measure_levels(levels: Levels) -> Measured:
         small = shrink_to(pruned, levels)
-        with run.stage("fit", "fit: measure") as advance:
-            measured = _measured_beside_dense(start, small, advance)
+        with run.stage("fit", "fit: measure") as advance, briefly_in_engine(start, small) as served:
+            measured = _measured_beside_dense(start, served, run, advance)
         predicted = pruned.choices.dense_seconds / pruned.choices.seconds(levels)
         run.reporter.note(f"fit: measured {measured}, predicted {predicted:.2f}x")
         return measured
@@ -133,8 +131,8 @@ def fit(start: Start, pruned: Pruned, found: Found, aim: Target, state: Path, ru
     return fitted
 
 
-def measure_finished(start: Start, small: PreTrainedModel, state: Path, run: Run) -> Measured | None:
-    """Measure the finished model, with the weights that are saved, beside the dense one.
+def measure_finished(start: Start, served: PreTrainedModel, state: Path, run: Run) -> Measured | None:
+    """Measure the finished model, with the weights that are saved, beside the dense one in the same engine.
 
     This measurement is what the report says; it is independent of those that chose the levels. Only the first
     process measures. With a latency table from elsewhere nothing is measured.
@@ -144,18 +142,19 @@ def measure_finished(start: Start, small: PreTrainedModel, state: Path, run: Run
 
     def make() -> dict[str, Any]:
         with run.stage("measure") as advance:
-            measured = _measured_beside_dense(start, small, advance)
+            measured = _measured_beside_dense(start, served, run, advance)
         run.reporter.note(f"measured {measured}")
         return asdict(measured)
 
     return run.stored(state / "measured.json", lambda: run.workers.first(make), parse=measured_in)
 
 
-def _measured_beside_dense(start: Start, small: PreTrainedModel, advance: Advance) -> Measured:
+def _measured_beside_dense(start: Start, served: PreTrainedModel, run: Run, advance: Advance) -> Measured:
     return measure(
-        start.dense,
-        small,
+        dense_in_engine(start, run),
+        served,
         start.setting,
+        eager=start.dense if start.setting.runs_files else None,
         max_seconds=start.options.measure_seconds,
         progress=lambda rounds, used: advance(used, 1.0),
     )
@@ -246,12 +245,18 @@ def guess_speedup(start: Start, pruned: Pruned, target: Target, run: Run) -> Gue
     )
 
 
-def save_member(start: Start, small: PreTrainedModel, report: dict[str, Any], folder: Path, run: Run) -> None:
-    """Write the checkpoint with its report, completely or not at all; only the first process writes."""
+def save_member(start: Start, candidate: Candidate, folder: Path, run: Run) -> None:
+    """Write the checkpoint with its report and its exported file, completely or not at all.
+
+    Only the first process writes.
+    """
 
     def add_report(made: Path) -> None:
         start.task.copy_extras(Path(start.options.model), made)
-        whole = {**report, "bytes_on_disk": size_on_disk(made)}
+        whole = {**candidate.report, "bytes_on_disk": size_on_disk(made)}
+        if candidate.exported is not None:
+            shutil.copytree(candidate.exported, made, dirs_exist_ok=True)
+            whole["exported"] = exported_report(candidate.exported)
         write_json(made / "metrics.json", whole)
         write_card(made, whole, start.options.model, start.options.task)
 
@@ -260,6 +265,8 @@ def save_member(start: Start, small: PreTrainedModel, report: dict[str, Any], fo
 
     def write() -> None:
         require_free(folder)
-        save(small, folder, tokenizer, also=add_report)
+        save(candidate.model, folder, tokenizer, also=add_report)
+        if candidate.exported is not None:
+            shutil.rmtree(candidate.exported)
 
     run.workers.first(write)

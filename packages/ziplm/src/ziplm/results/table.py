@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from ziplm.results.family import Family, family_text
+from ziplm.results.family import Family, Member, family_text
 
 
 class Signs(NamedTuple):
@@ -51,6 +51,8 @@ def print_family(family: Family, console: Console) -> None:
         )
     if any(member.metrics["measured"] for member in family):
         console.print("speed: measured beside the dense model, with its 99 % interval")
+    for line in engine_lines(family):
+        console.print(line, markup=False, soft_wrap=True)
     console.print(
         "heads/width kept in each layer (– where a branch is removed), and the folder of each model:"
     )
@@ -59,6 +61,35 @@ def print_family(family: Family, console: Console) -> None:
         console.print(line, markup=False, soft_wrap=True)
     if family and (took := family_text(family[0].folder.parent)):
         console.print(took, markup=False, soft_wrap=True)
+
+
+def engine_lines(family: Family) -> list[str]:
+    """Say in which engine a family was measured, how fast it is over eager torch, and what int8 costs."""
+    measured = [member for member in family if (member.metrics["measured"] or {}).get("over_eager")]
+    if not measured:
+        return []
+    environment = measured[0].metrics["environment"]
+    threads = environment["threads"]
+    over_eager = ", ".join(f"{m.target} {m.metrics['measured']['over_eager']:.2f}x" for m in measured)
+    engine = f"engine {environment['engine']}, {threads} thread{'s' if threads > 1 else ''}"
+    lines = [f"{engine}; over the dense model in eager torch: {over_eager}"]
+    quantized = [member for member in measured if member.metrics.get("quantization")]
+    if not quantized:
+        return lines
+    before = ", ".join(f"{m.target} {m.metrics['quantization']['metric_before']:.4g}" for m in quantized)
+    alone = quantized[0].metrics["quantization"]["dense_speedup"]
+    lines.append(f"before int8: {before}; int8 alone makes the dense model {alone:.2f}x as fast")
+    unpruned = [m.target for m in quantized if m.sizes == _dense_sizes(m)]
+    if unpruned:
+        lines.append(f"{' and '.join(unpruned)}: int8 alone is enough, and nothing was pruned")
+    if alone < 1:
+        lines.append("int8 is slower than float32 here: this CPU may lack instructions for it, such as VNNI")
+    return lines
+
+
+def _dense_sizes(member: Member) -> dict[str, list[int]]:
+    dense: dict[str, int] = member.metrics["dense_sizes"]
+    return {part: [dense[part]] * len(sizes) for part, sizes in member.sizes.items()}
 
 
 def metric_texts(metric: dict[str, Any], signs: Signs = SIGNS) -> tuple[str, str]:

@@ -33,6 +33,8 @@ class Choices:
         uniform: whether all branches of a kind must have the same size.
         dense_branches: branches of the dense model, to which speedups refer; None for branches with the
             largest sizes of the table.
+        quantized_speedup: how much faster the dense model becomes if it is only quantised, where the table is
+            that of quantised models. Speedups refer to the dense model as it is.
     """
 
     def __init__(
@@ -43,17 +45,24 @@ class Choices:
         costs: Mapping[str, list[list[float]]] | None = None,
         uniform: bool = False,
         dense_branches: Sequence[Branch] | None = None,
+        quantized_speedup: float = 1.0,
     ) -> None:
         self.levels = levels
         self._dense_branches = dense_branches
         self.table = table
+        self.quantized_speedup = quantized_speedup
         self.costs = {SECONDS: [branch_levels.seconds(table) for branch_levels in levels], **(costs or {})}
         self.uniform = uniform
         self._priors = priors
 
     @property
     def dense_seconds(self) -> float:
-        """Time of the dense model according to the table."""
+        """Time of the dense model, to which speedups refer, on the scale of the table."""
+        return self.quantized_speedup * self.unpruned_seconds
+
+    @property
+    def unpruned_seconds(self) -> float:
+        """Time of the model with the dense model's sizes according to the table."""
         if self._dense_branches is not None:
             return self.table.fixed + sum(self.table.curves[b.kind](b.groups) for b in self._dense_branches)
         curves = [self.table.curves[branch_levels.branch.kind] for branch_levels in self.levels]
@@ -95,6 +104,14 @@ class Choices:
             cost, budget = ("params", (1 - value) * dense_parameters) if name == "sparsity" else (name, value)
             budgets[cost] = min(budget, budgets.get(cost, budget))
         return budgets
+
+    def need_no_pruning(self, budgets: Mapping[str, float]) -> bool:
+        """Return whether the current sizes are within all budgets, because quantisation alone is enough."""
+        current = [0] * len(self.levels)
+        return all(
+            (self.seconds(current) if name == SECONDS else self.total(name, current)) <= budget
+            for name, budget in budgets.items()
+        )
 
     def total(self, cost: str, levels: Levels) -> float:
         """Return the summed cost of all branches."""

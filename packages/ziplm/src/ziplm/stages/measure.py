@@ -46,6 +46,7 @@ class Measured:
         high: upper end of the speedup's 99 % interval.
         seconds: time of the model.
         dense_seconds: time of the dense model.
+        over_eager: speedup over the dense model in eager torch, where another engine was measured.
     """
 
     speedup: float
@@ -53,17 +54,18 @@ class Measured:
     high: float
     seconds: float
     dense_seconds: float
+    over_eager: float | None = None
 
     def __str__(self) -> str:
         return f"{self.speedup:.2f}x [{self.low:.2f}, {self.high:.2f}]"
 
     @classmethod
     def of(cls, comparison: Comparison) -> "Measured":
-        """Return the result of a comparison of "dense" and "small"."""
+        """Return the result of a comparison of "dense" and "small", and of "eager" if it has that."""
         ratio = comparison.speedup("small")
-        return cls(
-            ratio.value, ratio.low, ratio.high, comparison["small"].seconds, comparison["dense"].seconds
-        )
+        seconds = comparison["small"].seconds
+        over_eager = comparison["eager"].seconds / seconds if "eager" in comparison else None
+        return cls(ratio.value, ratio.low, ratio.high, seconds, comparison["dense"].seconds, over_eager)
 
 
 def measure(
@@ -71,12 +73,25 @@ def measure(
     small: PreTrainedModel,
     setting: Setting,
     *,
+    eager: PreTrainedModel | None = None,
     rel_error: float = 0.01,
     max_seconds: float = 30.0,
     progress: Callable[[int, float], None] | None = None,
 ) -> Measured:
-    """Measure the speedup of `small` over `dense`."""
+    """Measure the speedup of `small` over `dense`, both as the engine runs them (see `run_in_engine`).
+
+    Args:
+        dense: the dense model.
+        small: the model to measure.
+        setting: where and on which inputs to measure.
+        eager: the dense model in torch, to be measured in the same rounds; None to leave it out.
+        rel_error: relative error at which the measurement stops.
+        max_seconds: time limit of the measurement.
+        progress: called with the number of rounds and the share of the time used.
+    """
     models = {"dense": for_measuring(dense, setting), "small": for_measuring(small, setting)}
+    if eager is not None:
+        models["eager"] = eager
     return Measured.of(
         compare_models(models, setting, rel_error=rel_error, max_seconds=max_seconds, progress=progress)
     )
@@ -177,7 +192,7 @@ def _timed_call(
         return generation(model, setting.new_tokens)
     if isinstance(model, ExportedModel):  # it has an engine of its own
         return EagerEngine().prepare(model, (tokens,))
-    return ENGINES[setting.engine]().prepare(model, (tokens,))
+    return ENGINES.get(setting.engine, EagerEngine)().prepare(model, (tokens,))
 
 
 def _clock_of(setting: Setting) -> Clock:

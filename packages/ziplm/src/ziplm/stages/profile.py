@@ -1,8 +1,10 @@
 """Profile: the latency table, with the time of every size of every branch and of the rest of the model."""
 
 import functools
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,7 +16,9 @@ from ziplm.architectures.branch_module import structure_copy
 from ziplm.architectures.registry import architecture_of
 from ziplm.architectures.surgery import leading_parts
 from ziplm.options.setting import Setting
+from ziplm.stages.engine import Samples, TableEngine, run_in_engine
 from ziplm.stages.levels import size_grid
+from ziplm.stages.measure import measure
 from ziplm.stages.workload import (
     clock_of,
     dtype_of,
@@ -26,6 +30,8 @@ from ziplm.stages.workload import (
     setting_for,
 )
 
+QUANTIZED_SPEEDUP = "quantized speedup"
+"""Detail of a table's environment: the speedup of the dense model that is only quantised."""
 CACHE_LENGTHS = 3  # number of cache lengths at which a decoding step is measured; others are interpolated
 
 
@@ -115,20 +121,25 @@ def latency_table(
         for kind in kinds
         for call, family in _sized_branches(model, setting, kind, list(calls[kind]), round_to).items()
     }
-    bare = _without_branches(model)
-    rest = generation(bare, setting.new_tokens) if setting.regime == "generate" else bare
-    for length in setting.shares:
-        families[f"rest {length}"] = Family(lambda _: rest, [1], random_tokens([model], setting, length))
-    with kept_seed(setting):
+    with kept_seed(setting), tempfile.TemporaryDirectory() as folder:
+        tokens = {length: random_tokens([model], setting, length) for length in setting.shares}
+        samples = [{"input_ids": ids, "attention_mask": torch.ones_like(ids)} for ids in tokens.values()]
+        bare = run_in_engine(
+            _without_branches(model), setting, Path(folder), quantize=setting.quantize, samples=samples
+        )
+        rest = generation(bare, setting.new_tokens) if setting.regime == "generate" else bare
+        for length, ids in tokens.items():
+            families[f"rest {length}"] = Family(lambda _: rest, [1], ids)
         measured = profile_families(
             families,
             rel_error=rel_error,
             max_seconds=max_seconds,
-            engine=setting.engine,
+            engine=TableEngine(setting),
             clock=clock_of(setting),
             threads=setting.threads,
             progress=progress,
         )
+        details = _quantized_details(model, setting, Path(folder), samples, max_seconds)
     if setting.regime == "generate":
         measured = {name: by_median(curve) for name, curve in measured.items()}
     curves: dict[str, LatencyCurve] = {
@@ -138,7 +149,26 @@ def latency_table(
     bare_seconds = sum(share * measured[f"rest {length}"](1) for length, share in setting.shares.items())
     remains = sum(curves[branch.kind](0) for branch in architecture.branches(model))
     environment = environment_of(setting, model.config._attn_implementation)
+    environment = replace(environment, details={**environment.details, **details})
     return LatencyTable(environment, max(0.0, bare_seconds - remains), curves)
+
+
+def quantized_speedup_in(table: LatencyTable) -> float:
+    """Return how much faster the dense model becomes if it is only quantised; 1 for other tables."""
+    return float(table.environment.details.get(QUANTIZED_SPEEDUP, 1.0))
+
+
+def _quantized_details(
+    model: PreTrainedModel, setting: Setting, folder: Path, samples: Samples, max_seconds: float
+) -> dict[str, float]:
+    """Measure the dense model as it is and quantised, since speedups refer to the former."""
+    if setting.quantize is None:
+        return {}
+    dense, quantized = (
+        run_in_engine(model, setting, folder / name, quantize=quantize, samples=samples)
+        for name, quantize in (("dense", None), ("quantized", setting.quantize))
+    )
+    return {QUANTIZED_SPEEDUP: measure(dense, quantized, setting, max_seconds=max_seconds / 4).speedup}
 
 
 def by_median(curve: LatencyCurve) -> LatencyCurve:

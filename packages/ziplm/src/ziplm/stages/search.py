@@ -111,7 +111,8 @@ def find_levels(
     chosen = starts[best]
     start_loss = _finite(judge(choices.removed(chosen)))
     searched_loss = None
-    if method != "prior" and evaluations > 0 and not choices.uniform:
+    searching = method != "prior" and evaluations > 0 and not choices.uniform
+    if searching and not choices.need_no_pruning(budgets):
         extra_starts = list(starts.values()) if method == "direct" else []  # other methods choose their own
         result = _searched(
             choices.problem(best, budgets),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
-from latency_profiler import Environment, check_half_precision
+from latency_profiler import Environment, check_half_precision, resolve_engine
 from transformers import PreTrainedModel
 
 from ziplm.architectures.registry import positions_of
@@ -35,7 +35,7 @@ def describe(setting: Setting) -> str:
     threads = setting.threads or torch.get_num_threads()
     return (
         f"{inputs}; {threads} thread{'s' if threads > 1 else ''}, engine {setting.engine}, "
-        f"{setting.dtype} on {setting.device}, {clock_of(setting)} time"
+        f"{setting.quantize or setting.dtype} on {setting.device}, {clock_of(setting)} time"
     )
 
 
@@ -131,7 +131,7 @@ def environment_of(setting: Setting, attention: str | None) -> Environment:
         setting.batch_size,
         setting.lengths[0] if setting.regime == "throughput" else None,
         threads=setting.threads,
-        engine=setting.engine,
+        engine=resolve_engine(setting.engine, setting.quantize, setting.threads),
         clock=clock_of(setting),
         details=details,
     )
