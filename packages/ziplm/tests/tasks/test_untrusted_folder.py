@@ -68,6 +68,8 @@ def test_a_linked_folder_leads_out_as_well(tmp_path: Path) -> None:
         ("modules.json", "[" * 100_000),
         ("modules.json", "9" * 5000),
         ("1_Pooling/config.json", "[]"),
+        ("1_Pooling/config.json", '{"pooling_mode_mean_tokens": true, "x": NaN}'),
+        ("1_Pooling/config.json", '{"pooling_mode_mean_tokens": true, "x": [-Infinity]}'),
         ("1_Pooling/config.json", '{"pooling_mode_\\ud800": true}'),
         ("sentence_bert_config.json", "[]"),
         ("sentence_bert_config.json", '{"max_seq_length": "x"}'),

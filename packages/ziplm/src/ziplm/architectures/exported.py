@@ -58,6 +58,7 @@ class ExportedModel(PreTrainedModel):
     """
 
     main_input_name = "input_ids"
+    runs_a_file = True
 
     def __init__(self, config: PreTrainedConfig, loaded: LoadedModel, file: Path) -> None:
         config = copy.deepcopy(config)

@@ -6,7 +6,6 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from ziplm.architectures.base import Architecture
-from ziplm.architectures.exported import ExportedModel
 from ziplm.architectures.zip_classes import MODELLING_FILES, built_in_declaration, register_other_classes
 from ziplm.architectures.zip_declaration import Declaration
 from ziplm.errors import UnsupportedModel
@@ -30,9 +29,9 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
     Raises:
         UnsupportedModel: if the architecture is unknown, or this particular model cannot be pruned.
     """
-    if isinstance(model, ExportedModel):
+    if is_exported(model):
         raise UnsupportedModel(
-            f"{model.file} is an exported file", "give the checkpoint that it was made from"
+            "an exported file cannot be shrunk or taken apart", "give the checkpoint that it was made from"
         )
     model_type = model.config.model_type
     architecture = _architecture(model_type)
@@ -50,9 +49,14 @@ def language_head(model: PreTrainedModel) -> Callable[[torch.Tensor], torch.Tens
 
     An exported file includes its head: what it returns are logits already.
     """
-    if isinstance(model, ExportedModel):
+    if is_exported(model):
         return lambda logits: logits
     return architecture_of(model).language_head(model)
+
+
+def is_exported(model: PreTrainedModel) -> bool:
+    """Return whether a model is an exported file (`ziplm.architectures.exported.ExportedModel`)."""
+    return bool(getattr(model, "runs_a_file", False))
 
 
 def positions_of(config: PreTrainedConfig) -> int:

@@ -7,12 +7,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import rich_click as click
+from rich.text import Text
 
 from ziplm.cli.options import ENVIRONMENT, given, options, setting_of
 
-EXAMPLES = """Examples:
-ziplm benchmark models/dense runs/sst2/2x --batch-size 8 --input-length 128
-ziplm benchmark dense/onnx/model.onnx runs/sst2/2x/onnx/model.onnx --threads 1"""
+EXAMPLES = Text(
+    """Examples:
+  ziplm benchmark models/dense runs/sst2/2x --batch-size 8 --input-length 128
+  ziplm benchmark dense/onnx/model.onnx runs/sst2/2x/onnx/model.onnx --threads 1"""
+)
 
 
 @click.command(epilog=EXAMPLES)

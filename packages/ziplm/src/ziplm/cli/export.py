@@ -5,13 +5,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import rich_click as click
+from rich.text import Text
 
 from ziplm.cli.options import given, options
 
-EXAMPLES = """Examples:
-ziplm export runs/sst2/2x
-ziplm export runs/sst2 --quantize int8 --calibration-file train.tsv
-ziplm export models/gpt2 --format onnx -o exported/gpt2"""
+EXAMPLES = Text(
+    """Examples:
+  ziplm export runs/sst2/2x
+  ziplm export runs/sst2 --quantize int8 --calibration-file train.tsv
+  ziplm export models/gpt2 --format onnx -o exported/gpt2"""
+)
 
 
 @click.command(epilog=EXAMPLES)

@@ -15,6 +15,7 @@ from ziplm.errors import UsageError
 from ziplm.files import written_whole
 from ziplm.options.options import Options
 from ziplm.pipelines.values import Samples
+from ziplm.runs.contents import has_results
 from ziplm.runs.fingerprints import (
     changed_inputs,
     changes,
@@ -24,7 +25,6 @@ from ziplm.runs.fingerprints import (
     known_fingerprints,
 )
 from ziplm.runs.folder import Run
-from ziplm.runs.opening import has_results
 
 FILES = ("train_file", "validation_file", "eval_file")
 """The options that take data in memory, too."""

@@ -66,3 +66,12 @@ def remove_leftovers(run: Run) -> None:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+
+
+def has_results(run: Run) -> bool:
+    """Return whether the run has results; a command that failed early leaves only its options."""
+    return (
+        run.latency_file.exists()
+        or any(path != run.now_file for path in run.state.glob("*"))
+        or any(run.folder.glob("*/metrics.json"))
+    )

@@ -12,8 +12,8 @@ from typing import Any
 from ziplm.errors import BadRun
 from ziplm.files import checked, damaged, read_json, write_json
 from ziplm.options.options import Options
+from ziplm.runs.contents import has_results
 from ziplm.runs.folder import Run
-from ziplm.runs.opening import has_results
 
 FILES = ("train_file", "validation_file", "eval_file", "latency_table")
 """Options that name files."""

@@ -9,7 +9,7 @@ from ziplm.errors import BadRun, UsageError, one_line
 from ziplm.options.options import LIMITS, SPEEDS, Options
 from ziplm.options.paths import with_absolute_paths
 from ziplm.options.toml import load_options, save_options
-from ziplm.runs.contents import remove_leftovers, require_own_contents
+from ziplm.runs.contents import has_results, remove_leftovers, require_own_contents
 from ziplm.runs.folder import Run
 from ziplm.runs.log import Logged
 from ziplm.runs.marker import claim, has_marker, require_usable
@@ -63,15 +63,6 @@ def require_resumable(run: Run, options: Options) -> None:
     if has_marker(run.folder):
         require_own_contents(run, [target.name for target in options.targets()])
         require_same(run, options)
-
-
-def has_results(run: Run) -> bool:
-    """Return whether the run has results; a command that failed early leaves only its options."""
-    return (
-        run.latency_file.exists()
-        or any(path != run.now_file for path in run.state.glob("*"))
-        or any(run.folder.glob("*/metrics.json"))
-    )
 
 
 def require_same(run: Run, options: Options) -> Options | None:

@@ -1,5 +1,6 @@
 """Settings that sentence-transformers stores beside a model: pooling and maximum input length."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any, Literal
@@ -85,6 +86,11 @@ def read_settings(path: str | Path) -> tuple[Pooling | None, int | None]:
         kind = module["type"].rpartition(".")[2]
         if kind == "Pooling":
             settings = _read_object(path, f"{module['path']}/config.json")
+            if "NaN" in (text := json.dumps(settings)) or "Infinity" in text:
+                raise BadCheckpoint(
+                    f"{module['path']}/config.json of {path} has a number that is not finite",
+                    "save the model again",
+                )
             modes = [
                 key for key, value in settings.items() if key.startswith("pooling_mode") and value is True
             ]
