@@ -38,11 +38,16 @@ FEW = [
     (DECODER, "first attention"),
     (DECODER, "everything"),
 ]
-OTHERS = {  # one class of each other architecture; a removed first attention exposes most mistakes
+OTHERS = {  # one class of each other architecture
     prefix: f"{prefix}ForCausalLM" if prefix in DECODERS else f"{prefix}ForSequenceClassification"
     for prefix in SETTINGS
     if prefix not in ("Bert", "GPT2")
 }
+# These differ from others only in what their graphs have in common; a full run exports them, too.
+ALIKE = ("Electra", "XLMRoberta", "Camembert", "Llama", "Mistral", "Qwen2")
+EACH = [
+    pytest.param(name, marks=pytest.mark.grid) if prefix in ALIKE else name for prefix, name in OTHERS.items()
+]
 GRID = [
     *((name, pattern) for name in (CLASSIFIER, "BertModel", DECODER) for pattern in PATTERNS),
     *((name, "a whole layer") for name in (*BERT_HEADS, *GPT2_HEADS)),
@@ -89,6 +94,33 @@ def test_a_file_computes_what_its_model_computes(name: str, pattern: str, tmp_pa
     check(model, export_onnx(model, tmp_path / "model.onnx"))
 
 
+@pytest.mark.parametrize("name", EACH)
+def test_every_architecture_exports(name: str, tmp_path: Path) -> None:
+    model = shrunk(name, "a whole layer")
+    check(model, export_onnx(model, tmp_path / "model.onnx"))
+
+
+@pytest.mark.parametrize(
+    ("name", "window"),
+    [
+        ("MistralForCausalLM", {"sliding_window": 4}),
+        pytest.param(
+            "Qwen2ForCausalLM",
+            {"sliding_window": 4, "use_sliding_window": True, "max_window_layers": 0},
+            marks=pytest.mark.grid,
+        ),
+    ],
+)
+def test_a_sliding_window_is_part_of_the_file(name: str, window: dict[str, Any], tmp_path: Path) -> None:
+    """Callers pass the keys of all earlier tokens, also of those that the window has left behind."""
+    model = shrunk(name, "first attention", **window)
+    path = export_onnx(model, tmp_path / "model.onnx")
+    check(model, path)
+    open_model = shrunk(name, "first attention", sliding_window=None)
+    with pytest.raises(ZipLMError, match="the file differs from its checkpoint"):  # the window matters
+        check_exported(open_model, load_exported(path, 1, open_model.config))
+
+
 @pytest.mark.grid
 @pytest.mark.parametrize(("name", "pattern"), dict.fromkeys(GRID))
 def test_every_pattern_and_head_exports(name: str, pattern: str, tmp_path: Path) -> None:
@@ -97,7 +129,7 @@ def test_every_pattern_and_head_exports(name: str, pattern: str, tmp_path: Path)
 
 
 @pytest.mark.grid
-@pytest.mark.parametrize("name", [CLASSIFIER, "BertModel", DECODER])
+@pytest.mark.parametrize("name", [CLASSIFIER, "BertModel", DECODER, *OTHERS.values()])
 def test_the_same_in_openvino(name: str, tmp_path: Path) -> None:
     model = shrunk(name, "first attention")
     write_file(model, tmp_path / "model.xml", "openvino")
@@ -244,3 +276,24 @@ def test_what_cannot_be_exported_is_refused(decoder: PreTrainedModel, decoder_fi
     exported = load_exported(decoder_file, 1, decoder.config)
     with pytest.raises(UnsupportedModel, match="an exported file cannot be shrunk"):
         graph_of(exported)
+
+
+class Branching(torch.nn.Module):
+    """Does what torch cannot trace: it decides by a value."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden + 1 if hidden.sum() > 0 else hidden
+
+
+@pytest.mark.parametrize("export", [export_onnx, export_torch])
+def test_a_model_that_torch_cannot_trace_is_refused(export: Any, tmp_path: Path) -> None:
+    model: Any = tiny_model(CLASSIFIER)
+    model.bert.embeddings.dropout = Branching()
+    with pytest.raises(UnsupportedModel, match="torch cannot export this BertForSequenceClassification"):
+        export(model, tmp_path / "model")
+    rotated = tiny_model(
+        "LlamaForSequenceClassification", rope_parameters={"rope_type": "dynamic", "factor": 2.0}
+    )
+    with pytest.raises(UnsupportedModel, match="rotary positions of type 'dynamic' depend on the length"):
+        export(rotated, tmp_path / "model")
+    assert not list(tmp_path.iterdir())

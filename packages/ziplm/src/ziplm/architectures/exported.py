@@ -119,6 +119,12 @@ class ExportedModel(PreTrainedModel):
 class ExportedDecoder(ExportedModel, GenerationMixin):
     """An exported language model with a cache, which can `generate`."""
 
+    def __init__(self, config: PreTrainedConfig, loaded: LoadedModel, file: Path) -> None:
+        super().__init__(config, loaded, file)
+        # The file takes the keys of all earlier tokens, and itself masks those outside of a sliding window.
+        # `generate` would make a cache that drops them, and with them the count of tokens.
+        self.config.sliding_window = self.config.layer_types = None
+
     def forward(  # type: ignore[override]  # without segments, with a cache
         self,
         input_ids: torch.Tensor,

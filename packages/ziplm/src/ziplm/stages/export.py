@@ -19,7 +19,7 @@ import torch
 from latency_profiler import convert_openvino
 from transformers import PreTrainedModel
 
-from ziplm.errors import MissingExtra, UsageError
+from ziplm.errors import MissingExtra, UnsupportedModel, UsageError
 from ziplm.stages.export_graph import TOTAL, Graph, exportable, graph_of
 
 NEEDED = {
@@ -41,11 +41,11 @@ def export_onnx(model: PreTrainedModel, path: Path) -> Path:
         The path.
 
     Raises:
-        UnsupportedModel: if the architecture is unknown.
+        UnsupportedModel: if the architecture is unknown, or torch cannot export this model.
         MissingExtra: if a package is not installed.
     """
     require_extra("onnx")
-    with exportable(model), _quiet():
+    with exportable(model), _quiet(), _refused_by_torch(model):
         graph = graph_of(model).eval()
         program: Any = torch.onnx.export(
             graph,
@@ -84,7 +84,7 @@ def export_torch(model: PreTrainedModel, path: Path) -> Path:
     """
     if model.can_generate():
         raise UsageError(f"{type(model).__name__} has a cache", "export it with --format onnx or openvino")
-    with exportable(model), _quiet():
+    with exportable(model), _quiet(), _refused_by_torch(model):
         graph = graph_of(model).eval()
         program = torch.export.export(
             graph, (), kwargs=graph.example(), dynamic_shapes=graph.dynamic_shapes(), strict=False
@@ -155,6 +155,23 @@ def _tidy(model: Any, graph: Graph) -> None:
                 value.shape = value.type = None
     for noted in (model, model.graph, *model.graph.inputs, *model.graph.initializers.values()):
         noted.metadata_props.clear()
+
+
+@contextmanager
+def _refused_by_torch(model: PreTrainedModel) -> Iterator[None]:
+    """Raise UnsupportedModel where torch cannot write a model as a graph."""
+    try:
+        yield
+    except (
+        torch.onnx.OnnxExporterError,
+        torch._dynamo.exc.TorchDynamoException,
+        torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode,
+    ) as error:
+        cause = error.__cause__ or error
+        reason = str(cause).strip().partition("\n")[0]
+        raise UnsupportedModel(
+            f"torch cannot export this {type(model).__name__}: {reason}", "use the checkpoint itself"
+        ) from error
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 
 from ziplm.architectures.registry import architecture_of
+from ziplm.errors import UnsupportedModel
 
 BATCH, TOKENS, PAST, TOTAL = "batch", "tokens", "past_tokens", "all_tokens"
 
@@ -153,10 +154,22 @@ def graph_of(model: PreTrainedModel) -> Graph:
     """Return the graph to export for a model.
 
     Raises:
-        UnsupportedModel: if the architecture is unknown.
+        UnsupportedModel: if the architecture is unknown, or the model cannot be written as a graph.
     """
     architecture_of(model)
+    _require_fixed_rotation(model)
     return GeneratingGraph(model) if model.can_generate() else TextGraph(model)
+
+
+def _require_fixed_rotation(model: PreTrainedModel) -> None:
+    """Raise UnsupportedModel if rotary positions change with the length, which torch cannot trace."""
+    found = getattr(model.config, "rope_parameters", None) or {}  # in some models, by the type of the layer
+    kinds = {each.get("rope_type") for each in (found, *found.values()) if isinstance(each, dict)}
+    if changing := kinds & {"dynamic", "longrope"}:
+        raise UnsupportedModel(
+            f"rotary positions of type {changing.pop()!r} depend on the length and cannot be exported",
+            "use the checkpoint itself",
+        )
 
 
 def has_token_types(model: PreTrainedModel) -> bool:
