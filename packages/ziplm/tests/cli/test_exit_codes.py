@@ -94,7 +94,10 @@ TOMLS = {
 
 
 @pytest.mark.parametrize("what", TOMLS)
-def test_a_bad_config_file_is_a_usage_error(tmp_path: Path, what: str) -> None:
+def test_a_bad_config_file_is_a_usage_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
     file = tmp_path / "config.toml"
     file.write_bytes(TOMLS[what].encode("utf-8", "surrogateescape"))
     result = invoke(*ARGUMENTS[:-2], "--config", file)

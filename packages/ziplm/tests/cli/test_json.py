@@ -103,9 +103,12 @@ def test_status_prints_the_same_values_as_its_table(files: Path, made: Result) -
     assert table.startswith(f"{printed['model']} for {printed['task']} in {printed['folder']}\n")
     assert printed["targets"] == ["1.5x", "2x"]
     shown = [line.strip() for line in table.splitlines() if line.startswith("  ") and "│" not in line]
-    counts = {"traces of branches": f" ({printed['traces']} so far)"}
+    remarks = {
+        "fisher": " (from gradients of the loss)",
+        "traces of branches": f" ({printed['traces']} so far)",
+    }
     parts = [
-        f"{'done' if done else 'to do':5}  {part}{counts.get(part, '')}"
+        f"{'done' if done else 'to do':5}  {part}{remarks.get(part, '')}"
         for part, done in printed["done"].items()
     ]
     assert shown[: len(parts)] == parts

@@ -71,6 +71,19 @@ def test_lengths_that_are_given_and_throughput_do_not_depend_on_the_data(
     assert environment["details"].get("input lengths") == lengths
     assert environment["sequence_length"] == (6 if lengths is None else None)
     assert not any("percentile" in note for note in recorder.notes)
+    reached = sum(length >= 6 for length in calibration_lengths(0))
+    assert reached > 0
+    cut = f"examples are cut to 6 tokens, which {reached} of {CALIBRATION} calibration examples reach; "
+    assert any(note.startswith(cut) for note in recorder.notes) == (lengths is None)
+
+
+def test_examples_that_are_cut_on_purpose_are_not_noted(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count_products(monkeypatch)
+    recorder = Recorder()
+    measured(files, tmp_path / "run", recorder, regime="throughput", input_length=6, max_length=6)
+    assert not any("are cut" in note for note in recorder.notes)
 
 
 BUSY = Probe(waiting=1.5, load=9.0, cores=2)

@@ -81,6 +81,24 @@ def test_a_card_says_how_good_how_fast_and_where(tmp_path: Path) -> None:
     assert yaml.safe_load(card.split("---")[1])["base_model"] == "you/bert"
 
 
+@pytest.mark.parametrize(
+    ("details", "words"),
+    [
+        ({"regime": "latency", "input lengths": "5 9 24"}, "regime latency, input lengths 5, 9, 24"),
+        (
+            {"regime": "generate", "prompt lengths": "16 64", "new tokens": 8},
+            "regime generate, prompt lengths 16, 64, new tokens 8",
+        ),
+    ],
+)
+def test_a_card_names_the_lengths_that_were_measured(
+    tmp_path: Path, details: dict[str, str | int], words: str
+) -> None:
+    report = made_up_report(2.0)
+    report["environment"] = {**report["environment"], "sequence_length": None, "details": details}
+    assert f"batch size 8, {words}, " in str(card_of(tmp_path, report))
+
+
 def test_what_was_not_measured_is_not_claimed(tmp_path: Path) -> None:
     card = str(card_of(tmp_path, made_up_report(2.0, measured=None)))
     assert "**2.06x as fast** (predicted by a latency table, not measured)" in card

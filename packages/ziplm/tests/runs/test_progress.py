@@ -1,15 +1,17 @@
 """Bars show one line about the whole run above the stage's own bar; details are for those who ask."""
 
 import io
+import re
 from pathlib import Path
 
 import pytest
 import ziplm
 from rich.console import Console
+from rich.progress import ProgressSample, Task, TaskID
 from ziplm.runs.folder import Run
 from ziplm.runs.forecast import Forecast
 from ziplm.runs.log import Logged
-from ziplm.runs.progress import Bars, FullReporter
+from ziplm.runs.progress import Bars, FullReporter, Times
 from ziplm_compressed import Recorder, options_for, write_files
 
 
@@ -33,6 +35,23 @@ def test_the_line_about_the_whole_run_stands_above_the_bar_while_the_stage_runs(
     assert "search · target 2x (1 of 2) · about 20 min left" in text
     assert text.index("· about") < text.index("━")
     assert "· about" not in text.rstrip().splitlines()[-1]  # what stays is the stage's own line
+
+
+def test_a_finished_stage_shows_only_the_time_that_it_took(tmp_path: Path) -> None:
+    console = terminal()
+    with Run(tmp_path, reporter=Bars(console)).stage("search"):
+        pass
+    last = shown(console).replace("\x1b[?25h", "").rstrip().split("\r")[-1]
+    assert re.search(r"100 % 0:00:0\d$", last), last
+
+
+def test_a_running_stage_says_which_time_is_left() -> None:
+    task = Task(TaskID(0), "search", 10, 5, _get_time=lambda: 70.0)
+    task.start_time = 0.0
+    task._progress.extend(ProgressSample(second, 0.5) for second in range(11))
+    assert Times().render(task).plain == "0:01:10, 0:00:10 left"
+    task.finished_time = 80.0
+    assert Times().render(task).plain == "0:01:20"
 
 
 def test_without_a_forecast_there_is_only_the_bar(tmp_path: Path) -> None:

@@ -12,9 +12,11 @@ from rich.text import Text
 from ziplm.cli.options import ENVIRONMENT, given, options, setting_of
 
 EXAMPLES = Text(
-    """Examples:
+    r"""Examples:
   ziplm benchmark models/dense runs/sst2/2x --batch-size 8 --input-length 128
-  ziplm benchmark dense/onnx/model.onnx runs/sst2/2x/onnx/model.onnx --threads 1"""
+  ziplm benchmark models/dense runs/sst2/2x --regime latency --input-length 32
+  ziplm benchmark dense/onnx/model.onnx runs/sst2/2x/onnx/model.onnx \
+      --threads 1"""
 )
 
 

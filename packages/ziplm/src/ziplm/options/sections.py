@@ -93,9 +93,19 @@ class DataOptions(_Section):
         None, "data", "File with other examples to evaluate on, instead of --validation-file.", metavar="FILE"
     )
     text_column: Texts = option(
-        (), "data", "Name of the column with text. Give it twice for pairs of texts.", metavar="NAME"
+        (),
+        "data",
+        "Name of the column with text. Give it twice for pairs of texts.",
+        metavar="NAME",
+        unset="a common name, such as text or sentence, else the first column with text",
     )
-    label_column: Text | None = option(None, "data", "Name of the column with labels.", metavar="NAME")
+    label_column: Text | None = option(
+        None,
+        "data",
+        "Name of the column with labels: numbers from 0, or the names in the model's label2id.",
+        metavar="NAME",
+        unset="a common name, such as label or class",
+    )
     max_length: Whole | None = option(
         None,
         "data",
@@ -161,7 +171,7 @@ class EnvironmentOptions(_Section):
         "eager",
         "environment",
         "Engine that runs the models when they are measured and evaluated. onnxruntime and openvino run "
-        "exported files, which are saved with each model.",
+        "exported files, which compress saves with each model.",
     )
     quantize: Quantize | None = option(
         None,
@@ -187,7 +197,11 @@ class EnvironmentOptions(_Section):
         "Latency table measured elsewhere with `ziplm profile`; nothing is measured here then.",
         metavar="FILE",
     )
-    profile_seconds: Number = option(120.0, "environment", "Time limit for measuring the latency table.")
+    profile_seconds: Number = option(
+        120.0,
+        "environment",
+        "Time limit for measuring the latency table, without the time to export branches for an engine.",
+    )
     measure_seconds: Number = option(30.0, "environment", "Time limit for measuring one model.")
 
 

@@ -40,6 +40,8 @@ def profile(start: Start, run: Run) -> LatencyTable:
     def make() -> LatencyTable:
         if start.options.latency_table is not None:
             return checked_table(read_given_table(start.options.latency_table), start)
+        if start.setting.runs_files:  # the bar only moves when the measurement begins
+            run.reporter.note(f"profile: first exporting branches of every size for {start.setting.engine}")
         with run.stage("profile") as advance:
             return measured_table(start, start.options.profile_seconds, advance)
 

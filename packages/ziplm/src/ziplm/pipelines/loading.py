@@ -20,6 +20,7 @@ from ziplm.runs.table import read_run_table
 from ziplm.stages.clock import choose_clock, probe_machine
 from ziplm.stages.workload import require_device, with_default_lengths
 from ziplm.tasks import Features, Splits, Task, make_task
+from ziplm.tasks.classification import SequenceTask
 
 PERCENTILES = (10, 50, 90)  # of the lengths of the data, at which latency is measured
 FEWEST = 8  # smallest number of samples in each part of `Samples`, unless fewer are asked for
@@ -41,9 +42,21 @@ def load_start(options: Options, run: Run) -> Start:
         f"{len(samples.judging)} to judge; "
         + ", ".join(f"{len(rows)} to evaluate ({name})" for name, rows in splits.evaluation.items())
     )
+    _note_cut_examples(options, task, samples, length, run)
     setting = with_default_lengths(_with_lengths_of_data(options, samples, run), [dense])
     setting = _with_clock(setting, options, run)
     return Start(options, task, dense, tokenizer, splits, samples, setting)
+
+
+def _note_cut_examples(options: Options, task: Task, samples: Samples, length: int, run: Run) -> None:
+    """Say so if examples are as long as the length to which they are cut, which nobody has asked for."""
+    if options.max_length or not isinstance(task, SequenceTask):
+        return
+    if full := sum(len(sample["input_ids"]) >= length for sample in samples.calibration):
+        run.reporter.note(
+            f"examples are cut to {length} tokens, which {full} of {len(samples.calibration)} calibration "
+            "examples reach; --max-length sets another length"
+        )
 
 
 def _with_lengths_of_data(options: Options, samples: Samples, run: Run) -> Setting:

@@ -13,6 +13,7 @@ from ziplm.runs.folder import Run
 from ziplm.runs.marker import has_marker
 from ziplm.runs.opening import read_run_options
 
+FISHER = "fisher"
 TRACES = "traces of branches"
 
 
@@ -46,9 +47,9 @@ class Status:
         lines = [f"{self.model} for {self.task} in {self.folder}"]
         if not self.resumable:
             lines.append("made by ziplm 0.1: it can be read, but not resumed")
-        counts = {TRACES: f" ({self.traces} so far)"}
+        remarks = {FISHER: " (from gradients of the loss)", TRACES: f" ({self.traces} so far)"}
         lines += [
-            f"  {'done' if done else 'to do':5}  {part}{counts.get(part, '')}"
+            f"  {'done' if done else 'to do':5}  {part}{remarks.get(part, '')}"
             for part, done in self.done.items()
         ]
         if self.now is not None:
@@ -121,6 +122,6 @@ def _parts_done(run: Run, options: Options) -> dict[str, bool]:
     if options.mode == "oneshot":  # in gradual runs, each target has its own
         fisher = run.fisher_file.exists() or (run.state / "metric.safetensors").exists()  # its name in 0.1
         searching = (run.state / "targets").exists()  # the first search starts when all traces exist
-        done["fisher"] = fisher or not options.gradients
+        done[FISHER] = fisher or not options.gradients
         done[TRACES] = searching
     return done

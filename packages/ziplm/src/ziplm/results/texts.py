@@ -6,6 +6,8 @@ from typing import Any
 from ziplm.results.run_data import finite, mapping
 
 NONE = "–"
+# Details of an environment, where its regime has them.
+LENGTHS = ("input lengths", "prompt lengths", "new tokens")
 
 
 def number_text(value: Any, unit: str = "") -> str:
@@ -66,7 +68,7 @@ def list_text(values: Sequence[Any]) -> str:
 
 
 def environment_text(environment: dict[str, Any]) -> str:
-    """Describe where latencies were measured: machine, engine, batch and threads."""
+    """Describe where latencies were measured: machine, engine, batch, lengths and threads."""
     threads = environment.get("threads")
     batch, length = environment.get("batch_size"), environment.get("sequence_length")
     details = mapping(environment.get("details"))
@@ -78,6 +80,7 @@ def environment_text(environment: dict[str, Any]) -> str:
         batch and f"batch size {batch}",
         length and f"{length} tokens",
         details.get("regime") and f"regime {details['regime']}",
+        *(f"{name} {', '.join(str(details[name]).split())}" for name in LENGTHS if details.get(name)),
         environment.get("clock") and f"{environment['clock']} time",
     ]
     return ", ".join(str(part) for part in parts if part) or "unknown environment"

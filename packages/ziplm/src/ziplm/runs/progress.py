@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 from typing import Protocol, runtime_checkable
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
 Advance = Callable[[float, float], None]
@@ -72,8 +73,7 @@ class Bars:
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             TextColumn("{task.percentage:>3.0f} %"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            Times(),
         )
         with _BelowOverall(*columns, console=self._console) as bar:
             bar.overall = self.overall
@@ -92,6 +92,18 @@ class Bars:
         """Print a line, if the reporter is verbose."""
         if self._verbose:
             self.note(text)
+
+
+class Times(ProgressColumn):
+    """The time that a stage has taken and, while it is running, about how long it still takes."""
+
+    def render(self, task: Task) -> Text:
+        """Return ``0:01:10``, or ``0:01:10, 0:00:20 left``."""
+        taken = task.finished_time if task.finished else task.elapsed
+        times = f"{timedelta(seconds=int(taken or 0))}"
+        if not task.finished and task.time_remaining is not None:
+            times += f", {timedelta(seconds=int(task.time_remaining))} left"
+        return Text(times)
 
 
 class _BelowOverall(Progress):

@@ -80,11 +80,10 @@ class Choices:
 
     def reach_lines(self) -> list[str]:
         """Describe the time of the dense model and what can be reached, in two lines."""
-        fixed = self.table.fixed / self.dense_seconds
         most = self.largest_speedup
         return [
             f"dense model: {1e3 * self.dense_seconds:.3g} ms",
-            f"reachable: up to {most:.1f}x; {fixed:.0%} of the time is outside of what can be pruned",
+            f"reachable: up to {most:.1f}x; with everything removed, {1 / most:.0%} of the time would stay",
         ]
 
     def budgets(self, target: Target, dense_choices: "Choices | None" = None) -> dict[str, float]:
@@ -168,12 +167,11 @@ class Choices:
         """Raise UnreachableTarget, with the best that can be reached, if budgets cannot be met."""
         seconds = budgets.get(SECONDS, math.inf)
         if seconds < self.smallest_seconds:
-            fixed = self.table.fixed / self.dense_seconds
             most = math.floor(100 * self.largest_speedup) / 100
             raise UnreachableTarget(
-                f"{asked} cannot be reached: with everything removed the model is {most:.2f}x as fast "
-                f"({self.smallest_seconds * 1e3:.3g} ms)",
-                f"{fixed:.0%} of its time is outside of what can be pruned: ask for at most {most:.2f}x",
+                f"{asked} cannot be reached: with everything removed, the model would still take "
+                f"{self.smallest_seconds * 1e3:.3g} ms of {self.dense_seconds * 1e3:.3g} ms",
+                f"ask for at most {most:.2f}x",
             )
         if seconds > self.dense_seconds * (1 + 1e-9) and math.isfinite(seconds):
             raise UsageError(

@@ -26,11 +26,12 @@ def dtype_of(setting: Setting) -> torch.dtype:
 
 def describe(setting: Setting) -> str:
     """Describe a setting in one line."""
-    lengths = " ".join(map(str, setting.lengths)) or "default"
+    lengths = ", ".join(map(str, setting.lengths)) or "default numbers of"
+    mean, median = ("mean ", "median ") if len(setting.lengths) > 1 else ("", "")
     inputs = {
         "throughput": f"throughput of batches of {setting.batch_size} x {lengths} tokens",
-        "latency": f"latency of batches of {setting.batch_size} with {lengths} tokens",
-        "generate": f"generation of {setting.new_tokens} tokens after prompts of {lengths} tokens",
+        "latency": f"{mean}latency of batches of {setting.batch_size} x {lengths} tokens",
+        "generate": f"{median}generation of {setting.new_tokens} tokens after prompts of {lengths} tokens",
     }[setting.regime]
     threads = setting.threads or torch.get_num_threads()
     return (
