@@ -70,15 +70,15 @@ def engine_lines(family: Family) -> list[str]:
         return []
     environment = measured[0].metrics["environment"]
     threads = environment["threads"]
-    over_eager = ", ".join(f"{m.target} {m.metrics['measured']['over_eager']:.2f}x" for m in measured)
+    over_eager = ", ".join(f"{m.metrics['measured']['over_eager']:.2f}x for {m.target}" for m in measured)
     engine = f"engine {environment['engine']}, {threads} thread{'s' if threads > 1 else ''}"
-    lines = [f"{engine}; over the dense model in eager torch: {over_eager}"]
+    lines = [f"{engine}; speedup over the dense model in eager torch: {over_eager}"]
     quantized = [member for member in measured if member.metrics.get("quantization")]
     if not quantized:
         return lines
-    before = ", ".join(f"{m.target} {m.metrics['quantization']['metric_before']:.4g}" for m in quantized)
+    before = ", ".join(f"{m.metrics['quantization']['metric_before']:.4g} for {m.target}" for m in quantized)
     alone = quantized[0].metrics["quantization"]["dense_speedup"]
-    lines.append(f"before int8: {before}; int8 alone makes the dense model {alone:.2f}x as fast")
+    lines.append(f"metric before int8: {before}; int8 alone makes the dense model {alone:.2f}x as fast")
     unpruned = [m.target for m in quantized if m.sizes == _dense_sizes(m)]
     if unpruned:
         lines.append(f"{' and '.join(unpruned)}: int8 alone is enough, and nothing was pruned")
