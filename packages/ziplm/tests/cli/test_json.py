@@ -213,11 +213,13 @@ def test_benchmark_prints_the_same_values_as_its_table(
     wanted = [
         [
             row["model"],
+            row["engine"],
             f"{row['ms']:.2f}",
             *([f"{row['tokens_per_second']:.1f}"] if regime == "generate" else []),
             f"{row['speedup']:.2f}x",
             f"{row['low']:.2f} – {row['high']:.2f}",
             f"{row['parameters']:,}",
+            f"{row['bytes'] / 1e6:,.1f}",
         ]
         for row in printed["models"]
     ]
