@@ -193,10 +193,18 @@ def bench(session: nox.Session) -> None:
     """Run benchmarks: ``nox -s bench`` for all, ``nox -s bench -- obs --help`` for one."""
     install_bench(session)
     alone = ["obs", "profiler", "spdy", "distill", "surgery", "stitch", "stages", "estimates"]
-    with_data = ["models", "oneshot", "gradual", "runs"]  # need --data, and hours: only when asked for
+    with_data = [
+        "models",
+        "oneshot",
+        "gradual",
+        "runs",
+        "architectures",
+    ]  # need --data, and hours: only when asked for
     chosen, options = session.posargs[:1], session.posargs[1:]
     if unknown := [name for name in chosen if name not in alone + with_data]:
         session.error(f"no benchmark {unknown[0]!r}; there are: {', '.join(alone + with_data)}")
+    if chosen == ["architectures"]:
+        session.install("--no-deps", "--require-hashes", "-r", "bench/architectures.txt")
     for name in chosen or alone:
         session.run("python", f"bench/{name}.py", *options, env=ONE_THREAD)
 

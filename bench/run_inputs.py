@@ -1,6 +1,7 @@
 """Inputs of bench/runs.py besides the published datasets: dense models, sentences and an excerpt of text."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import ziplm
@@ -58,13 +59,16 @@ def sentences(data: Path) -> Path:
     return path
 
 
-def excerpt(data: Path) -> Path:
-    """Return the first pages of WikiText-2's validation text, for runs whose metric does not matter."""
-    path = BUILD / "data" / f"wikitext-{LINES}-lines.txt"
+def excerpt(data: Path, count: int = LINES) -> Path:
+    """Return the first lines of WikiText-2's validation text: few, for runs whose metric does not matter."""
+    path = BUILD / "data" / f"wikitext-{count}-lines.txt"
     if not path.exists():
         lines = (data / "wikitext-2" / "valid.txt").read_text(encoding="utf-8").splitlines()
-        write_lines(path, lines[:LINES])
+        write_lines(path, lines[:count])
     return path
+
+
+INPUTS: dict[str, Callable[[Path], Path]] = {"sentences": sentences, "excerpt": excerpt}
 
 
 def plain(sentence: str) -> str:

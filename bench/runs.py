@@ -18,7 +18,7 @@ from pathlib import Path
 
 from harness import announce
 from models import BUILD
-from run_inputs import AS_IT_COMES, RANDOM, dense_model, excerpt, sentences
+from run_inputs import AS_IT_COMES, INPUTS, RANDOM, dense_model
 from run_tables import calibration_table, family_table, generation_table, judge_all, sparsity_table
 
 ONE_THREAD = ("--threads", "1", "--clock", "cpu")
@@ -36,7 +36,7 @@ class Experiment:
     """A dense model, its data, and the runs that compress it.
 
     Attributes:
-        model: a name that `run_inputs.dense_model` knows.
+        model: name of the dense model, which `run_inputs.dense_model` knows.
         task: name of the task in ziplm.
         train: file to calibrate on.
         validation: file to evaluate on.
@@ -116,13 +116,28 @@ EXPERIMENTS = {
 }
 
 
-def run(name: str, data: Path, more: Sequence[str]) -> None:
-    """Prepare the inputs of an experiment, and call ziplm for each of its runs."""
-    experiment, folder = EXPERIMENTS[name], BUILD / "runs" / name
-    model = here(dense_model(experiment.model, data))
+def run(
+    experiment: Experiment,
+    folder: Path,
+    data: Path,
+    more: Sequence[str],
+    dense: Callable[[str, Path], Path] = dense_model,
+    inputs: Mapping[str, Callable[[Path], Path]] = INPUTS,
+) -> None:
+    """Prepare the inputs of an experiment, and call ziplm for each of its runs.
+
+    Args:
+        experiment: the experiment.
+        folder: where its runs are kept.
+        data: folder with the published datasets.
+        more: further options of `ziplm compress`.
+        dense: returns the folder of the dense model, given its name and `data`.
+        inputs: what files of the experiment may be made from `data`, by name.
+    """
+    model = here(dense(experiment.model, data))
     places = {"data": here(data), "build": here(BUILD)}
-    for place, made in (("sentences", sentences), ("excerpt", excerpt)):
-        if f"{{{place}}}" in (experiment.train, experiment.validation):
+    for place, made in inputs.items():
+        if f"{{{place}}}" in experiment.train + experiment.validation:
             places[place] = here(made(data))
     train, validation = (path.format(**places) for path in (experiment.train, experiment.validation))
     table = folder / "latency.json"
@@ -170,10 +185,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with the published datasets")
     parser.add_argument("--report", action="store_true", help="print the results so far, run nothing")
     options, more = parser.parse_known_args()
+    experiment, folder = EXPERIMENTS[options.experiment], BUILD / "runs" / options.experiment
     announce(f"ziplm compress: {options.experiment}", "ziplm", "torch", "transformers")
     if not options.report:
-        run(options.experiment, options.data, more)
-    EXPERIMENTS[options.experiment].table(BUILD / "runs" / options.experiment)
+        run(experiment, folder, options.data, more)
+    experiment.table(folder)
 
 
 if __name__ == "__main__":
