@@ -86,11 +86,13 @@ def read_settings(path: str | Path) -> tuple[Pooling | None, int | None]:
         kind = module["type"].rpartition(".")[2]
         if kind == "Pooling":
             settings = _read_object(path, f"{module['path']}/config.json")
-            if "NaN" in (text := json.dumps(settings)) or "Infinity" in text:
+            try:
+                json.dumps(settings, allow_nan=False)
+            except ValueError:
                 raise BadCheckpoint(
                     f"{module['path']}/config.json of {path} has a number that is not finite",
                     "save the model again",
-                )
+                ) from None
             modes = [
                 key for key, value in settings.items() if key.startswith("pooling_mode") and value is True
             ]
