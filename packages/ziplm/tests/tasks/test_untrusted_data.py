@@ -7,14 +7,16 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+from tokenizers import processors
 from ziplm import UsageError
 from ziplm.options.source import Source
 from ziplm.tasks import make_task
 from ziplm.tasks.columns import labels_of, numbers_of
+from ziplm.tasks.encoding import require_match
 from ziplm.tasks.files import Table, read_table
 from ziplm_fuzz.odd_tables import BAD_TEXT
 from ziplm_models import tiny_model
-from ziplm_text import letter_tokenizer, write_rows
+from ziplm_text import SEP, letter_tokenizer, write_rows
 
 DEEP, LONG = "[" * 100_000 + "]" * 100_000, "9" * 5000
 
@@ -91,3 +93,10 @@ def test_a_tokenizer_that_fails_on_a_text_is_named(tmp_path: Path) -> None:
     model = tiny_model("BertForSequenceClassification", num_labels=2)
     with pytest.raises(UsageError, match="tokenizer"):
         make_task("classification").load_splits(model, tokenizer, source, 16)
+
+
+def test_a_template_of_special_tokens_cannot_name_a_token_that_the_model_does_not_know() -> None:
+    tokenizer = letter_tokenizer()
+    tokenizer.backend_tokenizer.post_processor = processors.BertProcessing(("[SEP]", SEP), ("[CLS]", 999))
+    with pytest.raises(UsageError, match="the tokenizer has 1000 tokens, but the model 60 embeddings"):
+        require_match(tiny_model("BertModel"), tokenizer, 16)

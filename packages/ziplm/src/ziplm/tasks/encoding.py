@@ -99,14 +99,16 @@ def require_match(
         max_length: maximum number of tokens of an example.
         texts: number of texts in an example, 1 or 2.
     """
-    # Ids may have gaps, so that the largest says more than their number.
-    tokens = 1 + max(tokenizer.get_vocab().values(), default=-1)
+    sample = encoded(tokenizer, *["a"] * texts)
+    # Ids may have gaps, so that the largest says more than their number. Those of special tokens come from a
+    # template, which may name others than the vocabulary does.
+    tokens = 1 + max([*tokenizer.get_vocab().values(), *sample["input_ids"]], default=-1)
     if tokens > model.config.vocab_size:
         raise UsageError(
             f"the tokenizer has {tokens} tokens, but the model {model.config.vocab_size} embeddings",
             "give the model's own tokenizer",
         )
-    kinds = encoded(tokenizer, *["a"] * texts).get("token_type_ids", [])
+    kinds = sample.get("token_type_ids", [])
     if max(kinds, default=0) >= getattr(model.config, "type_vocab_size", math.inf):
         raise UsageError(
             f"the tokenizer has token type {max(kinds)}, but the model knows {model.config.type_vocab_size}",
