@@ -182,7 +182,7 @@ def test_without_network_and_cache_the_error_asks_for_files(
         return original(*names, **options)
 
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
-    with pytest.raises(UsageError, match=r"there is no network, and .* local cache; give --train-file"):
+    with pytest.raises(UsageError, match=r"there is no network, and .* local cache.* give --train-file"):
         make_task(name).load_splits(model_for(name), letter_tokenizer(), Source(), 24)
     assert (offline_modes, datasets.config.HF_HUB_OFFLINE) == ([True], False)
 
