@@ -135,7 +135,11 @@ def _results(report: Report) -> str:
             f"{report['dense_parameters']['layers']:,}",
             f"{report['parameters']['layers']:,}",
         ),
-        ("weights on disk", "", bytes_text(report["bytes_on_disk"])),
+        (
+            "weights on disk",
+            f"{bytes_text(4 * report['dense_parameters']['all'])} in float32",
+            bytes_text(report["bytes_on_disk"]),
+        ),
     ]
     lines = [f"| {' | '.join(row)} |" for row in rows]
     lines.insert(1, "|---|---|---|")
@@ -191,7 +195,7 @@ def _loading(auto_class: str, is_sentence_folder: bool) -> str:
         "## How to load it\n\n"
         "PATH is this folder, or the name of its repository on the Hub. The folder contains the code that "
         f"the model needs, which imports only torch and transformers:\n\n```python\n{plain}\n```\n\n"
-        "With [ziplm](https://pypi.org/project/ziplm/), which runs no code from the folder:\n\n"
+        "With ziplm, which runs no code from the folder:\n\n"
         "```python\nimport ziplm\nmodel = ziplm.load(PATH)\n```\n\n"
         "As `onnx/model.onnx`, for ONNX Runtime and other engines:\n\n```console\n$ ziplm export PATH\n```"
     )

@@ -39,8 +39,16 @@ def headline(run: RunData) -> str:
         )
     return (
         f"No model of this run keeps {SHARE} of the dense model's {run.metric}. The closest is {name}: "
-        f"{speed_words(best)}, and it keeps {percent_text(share)}."
+        f"{speed_words(best)}, and it keeps {percent_text(share)}{_within_chance(metric)}."
     )
+
+
+def _within_chance(metric: dict[str, Any]) -> str:
+    """Say so if the evaluation data cannot tell a member's metric apart from the dense model's."""
+    difference = finite(metric.get("difference_interval") or ())
+    if len(difference) == 2 and difference[0] <= 0 <= difference[1]:
+        return ", a difference that may be chance with this many examples"
+    return ""
 
 
 def speed_words(report: Report) -> str:
