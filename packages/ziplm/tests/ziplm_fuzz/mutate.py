@@ -221,7 +221,8 @@ def changed(document: Any, outside: Path, dice: random.Random) -> Any:
     elif how == 4 and isinstance(value, list):
         parent[key] = value * dice.choice([0, 2, 1000]) if len(value) < 100 else value[::-1]
     elif how == 5 and isinstance(value, int | float):
-        parent[key] = dice.choice([value + 1, value - 1, -value, value * 2, value * 1000, value / 3])
+        third = value // 3 if isinstance(value, int) else value / 3  # a long integer has no float
+        parent[key] = dice.choice([value + 1, value - 1, -value, value * 2, value * 1000, third])
     else:
         parent[key] = odd_value(outside, dice)
     return document
