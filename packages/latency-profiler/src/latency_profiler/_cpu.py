@@ -1,4 +1,4 @@
-"""What the CPU can do, as far as latencies depend on it."""
+"""Features of the CPU that latencies depend on, such as instructions for int8."""
 
 from __future__ import annotations
 

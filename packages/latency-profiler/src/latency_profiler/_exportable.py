@@ -1,4 +1,4 @@
-"""What exporters and exported models need: modules whose inputs and outputs are tensors only, and quiet."""
+"""Modules whose inputs and outputs are tensors only, as exporters need them, and silence while they run."""
 
 from __future__ import annotations
 

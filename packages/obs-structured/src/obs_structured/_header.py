@@ -29,7 +29,7 @@ class Damaged(ValueError):
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says about its content before any tensor is loaded."""
+    """Header of a file: its tensors and metadata, read before any tensor is loaded."""
 
     scalars: Mapping[str, Any]
     tensors: Mapping[str, tuple[str, Shape]]  # dtype and shape by name

@@ -1,4 +1,4 @@
-"""What measurements of a few assignments say about the total cost of any assignment.
+"""Estimates of the total cost of any assignment, from measurements of a few.
 
 The table of costs predicts a total p for every assignment: the fixed part plus the costs of its levels. The
 true total is p·(1 + b + d). The error b is common to all assignments, since a table of parts that were
@@ -95,7 +95,7 @@ def as_measurement(measured: object) -> Measurement:
 
 
 class Estimate(NamedTuple):
-    """What is known about the true total of an assignment.
+    """Estimate of the true total of an assignment, with its uncertainty.
 
     Attributes:
         mean: Expected total.

@@ -20,7 +20,7 @@ _FLOATS = ("F64", "F32", "F16", "BF16")  # names of the dtypes in a safetensors 
 
 
 class _Kind(NamedTuple):
-    """What the logits of all examples of one teacher have in common."""
+    """Shape and data type that the logits of all examples of one teacher share."""
 
     tensors: int  # 1, or 2 for spans
     dtype: str  # name in the safetensors header
