@@ -165,8 +165,8 @@ class Bench:
         for prior in PRIORS:
             for target in self.experiment.targets:
                 levels = pruned.choices.solve(prior, {"seconds": pruned.choices.dense_seconds / target})
-                removed = pruned.choices.removed(levels)
-                judged = partial(judge.shrunk, removed, pruned.traces_in_order(), few=True)
+                sizes = pruned.choices.chosen(levels)
+                judged = partial(judge.shrunk, sizes, pruned.traces_in_order(), few=True)
                 self._keep_row(f"prior-{prior}", target, judged)
 
     def _prune_uniformly(self, start: Start, table: LatencyTable, judge: Judge) -> None:
@@ -194,8 +194,8 @@ class Bench:
             for target in targets:
                 problem = choices.problem("own", {"seconds": choices.dense_seconds / target})
                 levels = search(problem, lambda _: 0.0, 1, method="uniform").levels
-                removed = choices.removed(levels)
-                self._keep_row(name, target, partial(judge.shrunk, removed, in_order))
+                sizes = choices.chosen(levels)
+                self._keep_row(name, target, partial(judge.shrunk, sizes, in_order))
 
     def _row_file(self, method: str, target: float) -> Path:
         return self.folder / f"seed{self.seed}" / "rows" / f"{method}-{target:g}x.json"

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import torch
 import ziplm
-from obs_structured import Trace
 from transformers import PreTrainedModel
+from ziplm.architectures.attention_trace import BranchTrace
+from ziplm.architectures.base import Size
 from ziplm.pipelines.values import Start
+from ziplm.stages.shrink import shrink_to_sizes
 from ziplm.tasks import Features, Source
 from ziplm.tasks.heads import Classification
 
@@ -53,10 +55,10 @@ class Judge:
         return found
 
     def shrunk(
-        self, removed: Sequence[int], traces: Sequence[Trace | None], few: bool = False
+        self, sizes: Sequence[Size], traces: Sequence[BranchTrace | None], few: bool = False
     ) -> dict[str, float]:
-        """Judge the dense model with these numbers of groups removed."""
-        return self(ziplm.shrink(self.dense, removed, traces), few)
+        """Judge the dense model with branches of these sizes."""
+        return self(shrink_to_sizes(self.dense, sizes, traces), few)
 
     def checkpoint(self, folder: Path) -> dict[str, float]:
         """Judge a checkpoint."""

@@ -53,10 +53,8 @@ def main() -> None:
 
     levels = branch_levels(architecture_of(model), model)
     matrices = {"attention": 4, "ffn": 2}
-    costs = [
-        [size * own.branch.group_size * matrices[own.branch.kind] for size in own.sizes] for own in levels
-    ]
-    priors = [[(1 - size / own.sizes[0]) ** 2 for size in own.sizes] for own in levels]
+    costs = [[size.groups * size.width * matrices[own.branch.kind] for size in own.sizes] for own in levels]
+    priors = [[(1 - size.groups / own.branch.groups) ** 2 for size in own.sizes] for own in levels]
     problem = Problem(costs, priors, sum(row[0] for row in costs) / 2)
     dense: list[float] = []
     candidates: list[float] = []
@@ -69,7 +67,7 @@ def main() -> None:
                     model(**batch)
             dense.append(time.process_time() - start)
         start = time.process_time()
-        value = candidate_loss([own.removed(int(level)) for own, level in zip(levels, chosen, strict=True)])
+        value = candidate_loss([own.sizes[int(level)] for own, level in zip(levels, chosen, strict=True)])
         candidates.append(time.process_time() - start)
         print(f"evaluation {len(candidates)}: {candidates[-1]:.1f} s, dense {dense[-1]:.1f} s", flush=True)
         return value

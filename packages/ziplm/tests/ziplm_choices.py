@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 
 import torch
-from ziplm.architectures.base import Branch
+from ziplm.architectures.base import Branch, Size
 from ziplm.stages.choices import Choices, Levels, Priors
 from ziplm.stages.levels import BranchLevels, size_grid
-from ziplm_models import HEADS, WIDTH
+from ziplm_models import HEADS, HIDDEN, WIDTH
 from ziplm_pipeline import linear_table
 
 BRANCHES = [
-    Branch(layer, kind, HEADS if kind == "attention" else WIDTH, 1)  # type: ignore[arg-type]
+    Branch(layer, kind, groups, width)
     for layer in range(3)
-    for kind in ("attention", "ffn")
+    for kind, groups, width in (("attention", HEADS, HIDDEN // HEADS), ("ffn", WIDTH, 1))
 ]
 HARM = torch.tensor([0.3, 5.0, 1.0, 0.1, 2.0, 0.7])
 """Loss of the made-up model when all of one branch is removed."""
@@ -21,12 +21,16 @@ RIGHT, WRONG = HARM.tolist(), HARM.flip(0).tolist()
 
 def all_levels(branch: Branch) -> BranchLevels:
     """Return the levels of a branch on the grid of its kind."""
-    return BranchLevels(branch, tuple(size_grid(branch.kind, branch.groups)))
+    return BranchLevels(
+        branch, tuple(Size(groups, branch.group_size) for groups in size_grid(branch.kind, branch.groups))
+    )
 
 
-def true_loss(removed: Sequence[int]) -> float:
+def true_loss(sizes: Sequence[Size]) -> float:
     """Return the loss of a made-up model: harm grows with the square of the share that is removed."""
-    shares = torch.tensor([count / branch.groups for count, branch in zip(removed, BRANCHES, strict=True)])
+    shares = torch.tensor(
+        [1 - size.groups / branch.groups for size, branch in zip(sizes, BRANCHES, strict=True)]
+    )
     return float((HARM * shares.square()).sum())
 
 

@@ -1,11 +1,12 @@
 """Tiny random models of every architecture and head, patterns of what to remove, and traces."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import transformers
 from obs_structured import Trace, prune
 from transformers import PreTrainedModel
+from ziplm.architectures.base import Size
 from ziplm.architectures.registry import architecture_of
 from ziplm.architectures.zip_classes import zip_classes
 
@@ -157,6 +158,15 @@ def removed_by(model: PreTrainedModel, pattern: str) -> list[int]:
     branches = architecture_of(model).branches(model)
     counts = [count for layer in PATTERNS[pattern] for count in layer]
     return [branch.groups if count is None else count for branch, count in zip(branches, counts, strict=True)]
+
+
+def sizes_left(model: PreTrainedModel, removed: Sequence[int]) -> list[Size]:
+    """Return the sizes of a model's branches after each has lost that number of groups."""
+    branches = architecture_of(model).branches(model)
+    return [
+        Size(branch.groups - count, branch.group_size)
+        for branch, count in zip(branches, removed, strict=True)
+    ]
 
 
 def sizes_of(model: PreTrainedModel) -> dict[str, list[int]]:

@@ -193,12 +193,13 @@ def test_the_levels_of_a_member_start_at_its_own_sizes(family: ziplm.Family) -> 
     levels = branch_levels(architecture_of(model), model)
     grids = {"attention": list(range(HEADS, -1, -1)), "ffn": size_grid("ffn", WIDTH)}
     sizes = family[-1].metrics["sizes"]
-    assert [own.sizes[0] for own in levels] == [
+    assert [own.sizes[0].groups for own in levels] == [
         size for layer in zip(*sizes.values(), strict=True) for size in layer
     ]
     for own in levels:
-        below = [size for size in grids[own.branch.kind] if size < own.sizes[0]]
-        assert list(own.sizes) == [own.sizes[0], *below]  # a removed branch has one level
+        below = [groups for groups in grids[own.branch.kind] if groups < own.branch.groups]
+        # A removed branch has one level.
+        assert [size.groups for size in own.sizes] == [own.branch.groups, *below]
 
 
 def test_a_target_between_two_others_takes_a_step_of_its_own(options: dict[str, Any], tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ class FakeChoices:
             raise InfeasibleBudget("nothing fits")
         return [self.priors.index(name), budgets["speedup"]]
 
-    def removed(self, levels: list[float]) -> list[float]:
+    def chosen(self, levels: list[float]) -> list[float]:
         return levels
 
 
@@ -67,8 +67,8 @@ def bisect(metric_of: Callable[[float], float], greater_is_better: bool = True, 
         HALF,
         dense,
         greater_is_better,
-        loss=lambda removed: 0.0,
-        metric_of=lambda removed, speedup: metric_of(speedup),
+        loss=lambda sizes: 0.0,
+        metric_of=lambda sizes, speedup: metric_of(speedup),
     )
 
 
@@ -117,8 +117,8 @@ def test_the_loss_decides_between_the_solutions_of_the_priors() -> None:
     choices: Any = FakeChoices(("a", "b", "c"))
     seen = []
 
-    def metric_of(removed: list[int], speedup: float) -> float:
-        seen.append(removed)
+    def metric_of(sizes: list[Any], speedup: float) -> float:
+        seen.append(sizes)
         return 1.0
 
     found = bisect_speedup(
@@ -127,7 +127,7 @@ def test_the_loss_decides_between_the_solutions_of_the_priors() -> None:
         HALF,
         1.0,
         True,
-        loss=lambda removed: abs(removed[0] - 1),
+        loss=lambda sizes: abs(sizes[0] - 1),
         metric_of=metric_of,
     )
     assert seen == [[1, step["speedup"]] for step in found.steps]
@@ -137,7 +137,7 @@ def test_budgets_that_no_assignment_keeps_are_reported() -> None:
     choices: Any = FakeChoices()
     with pytest.raises(UnreachableTarget, match=r"the limits cannot be met: nothing fits; loosen a limit$"):
         bisect_speedup(
-            choices, ["impossible"], HALF, 1.0, True, lambda removed: 0.0, lambda removed, speedup: 1.0
+            choices, ["impossible"], HALF, 1.0, True, lambda sizes: 0.0, lambda sizes, speedup: 1.0
         )
 
 

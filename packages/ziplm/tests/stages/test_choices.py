@@ -8,7 +8,7 @@ import pytest
 import torch
 from latency_profiler import Environment, LatencyCurve, LatencyTable
 from ziplm import UnreachableTarget, UsageError
-from ziplm.architectures.base import Branch
+from ziplm.architectures.base import Branch, Size
 from ziplm.options.targets import Target
 from ziplm.stages.choices import SECONDS, Choices, best_uniform
 from ziplm.stages.levels import BranchLevels, size_grid
@@ -51,20 +51,24 @@ def test_the_smallest_reachable_budget_can_be_met() -> None:
 
 def test_a_removed_branch_has_a_single_level_and_counts_in_the_dense_time() -> None:
     gone = Branch(0, "attention", 0, 4)
-    levels = [BranchLevels(gone, (0,)), all_levels(BRANCHES[1])]
+    levels = [BranchLevels(gone, (Size(0, 4),)), all_levels(BRANCHES[1])]
     priors = {BRANCHES[1].name: {"one": torch.linspace(0, 1, WIDTH + 1)}}
     choices = Choices(levels, priors, linear_table())
     found = find_levels(
-        choices, {SECONDS: choices.smallest_seconds * 1.5}, ["one"], lambda r: float(sum(r)), lambda r: 0.0
+        choices,
+        {SECONDS: choices.smallest_seconds * 1.5},
+        ["one"],
+        lambda sizes: float(sum(size.groups for size in sizes)),
+        lambda r: 0.0,
     )
     assert found.levels[0] == 0
-    assert choices.removed(found.levels)[0] == 0
+    assert choices.chosen(found.levels)[0] == Size(0, 4)
     dense = choices.table.curves["attention"](HEADS) + choices.table.curves["ffn"](WIDTH)
     assert choices.dense_seconds == pytest.approx(choices.table.fixed + dense)
 
 
 def test_all_budgets_are_met_at_once() -> None:
-    parameters = [[float(100 * size) for size in all_levels(branch).sizes] for branch in BRANCHES]
+    parameters = [[float(100 * size.groups) for size in all_levels(branch).sizes] for branch in BRANCHES]
     slow = choices_with(one=RIGHT)
     choices = Choices(slow.levels, slow._priors, slow.table, {"params": parameters})
     budgets = {SECONDS: choices.dense_seconds / 1.2, "params": 0.3 * sum(row[0] for row in parameters)}
@@ -79,7 +83,7 @@ def test_all_budgets_are_met_at_once() -> None:
 
 def test_the_hint_for_a_limit_that_is_too_low_names_one_that_can_be_met() -> None:
     rest = 2057.0  # parameters that stay when all groups of a branch are removed
-    costs = [[rest + 100 * size for size in all_levels(m).sizes] for m in BRANCHES]
+    costs = [[rest + 100 * size.groups for size in all_levels(m).sizes] for m in BRANCHES]
     plain = choices_with(one=RIGHT)
     choices = Choices(plain.levels, plain._priors, plain.table, {"params": costs, "flops": costs})
     with pytest.raises(UnreachableTarget) as caught:
@@ -112,8 +116,8 @@ def test_the_uniform_solution_is_the_best_of_all_uniform_assignments() -> None:
         for width in range(counts["ffn"])
         for by_kind in [{"attention": heads, "ffn": width}]
     ]
-    fitting = [true_loss(choices.removed(levels)) for levels in possible if problem.fits(np.array(levels))]
-    assert true_loss(choices.removed(best_uniform(problem, choices.levels))) == pytest.approx(min(fitting))
+    fitting = [true_loss(choices.chosen(levels)) for levels in possible if problem.fits(np.array(levels))]
+    assert true_loss(choices.chosen(best_uniform(problem, choices.levels))) == pytest.approx(min(fitting))
 
 
 def made_up_choices(seconds: Callable[[float], float]) -> Choices:
@@ -123,7 +127,7 @@ def made_up_choices(seconds: Callable[[float], float]) -> Choices:
     for layer in range(6):
         for kind, groups in (("attention", 12), ("ffn", 3072)):
             branch = Branch(layer, kind, groups, 64 if kind == "attention" else 1)  # type: ignore[arg-type]
-            levels.append(BranchLevels(branch, tuple(size_grid(branch.kind, groups))))
+            levels.append(all_levels(branch))
             share = torch.linspace(0, 1, groups + 1)
             priors[branch.name] = {"own": generator.uniform(1, 1.5) * share**2}
     curves = {
@@ -136,7 +140,7 @@ def made_up_choices(seconds: Callable[[float], float]) -> Choices:
 def shares_left(choices: Choices) -> list[float]:
     levels = choices.solve("own", {"seconds": choices.dense_seconds / 2})
     left = zip(choices.levels, levels, strict=True)
-    return [own.sizes[level] / own.branch.groups for own, level in left]
+    return [own.sizes[level].groups / own.branch.groups for own, level in left]
 
 
 def test_where_overhead_dominates_whole_branches_are_removed() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 from ziplm import shrink
+from ziplm.architectures.base import Size
 from ziplm.architectures.registry import architecture_of
 from ziplm.options.setting import Setting
 from ziplm.stages.costs import branch_costs
@@ -25,7 +26,8 @@ def costs_of(model: PreTrainedModel, removed: list[int], setting: Setting = SETT
     architecture = architecture_of(model)
     # With every size allowed, a level is the number of groups removed.
     levels = [
-        BranchLevels(branch, tuple(range(branch.groups, -1, -1))) for branch in architecture.branches(model)
+        BranchLevels(branch, tuple(Size(left, branch.group_size) for left in range(branch.groups, -1, -1)))
+        for branch in architecture.branches(model)
     ]
     costs = branch_costs(architecture, model, levels, setting)
     return {

@@ -12,7 +12,7 @@ from ziplm.stages.choices import SECONDS, Choices, Levels
 from ziplm.stages.fit import fit_levels
 from ziplm.stages.measure import Measured, measure
 from ziplm.stages.profile import latency_table
-from ziplm.stages.shrink import shrink
+from ziplm.stages.shrink import shrink_to_sizes
 from ziplm.stages.traces import InOrder
 from ziplm_choices import RIGHT, choices_with, predicted
 from ziplm_clock import count_products
@@ -53,7 +53,7 @@ def machine(choices: Choices, factor: float, clock: float = 1.0) -> Measure:
 def measured_by(choices: Choices, measure_small: Measure) -> Callable[[Levels], Measured]:
     """Return a measurement of the tiny model with given levels."""
     in_order = InOrder(TRACES, [own.branch.name for own in choices.levels])
-    return lambda levels: measure_small(shrink(MODEL, choices.removed(levels), in_order))
+    return lambda levels: measure_small(shrink_to_sizes(MODEL, choices.chosen(levels), in_order))
 
 
 def fit(

@@ -47,7 +47,7 @@ def test_the_levels_of_a_branch_start_with_its_current_size(name: str) -> None:
     dense = tiny_model(name)
     model = shrink(dense, [1, 7, 4, 24, 0, 8], make_traces(dense))
     levels = branch_levels(architecture_of(model), model, round_to=8)
-    assert [own.sizes for own in levels] == [
+    assert [tuple(size.groups for size in own.sizes) for own in levels] == [
         (3, 2, 1, 0),
         (17, 16, 8, 0),  # the current size stays, though it is no multiple
         (0,),
@@ -55,6 +55,6 @@ def test_the_levels_of_a_branch_start_with_its_current_size(name: str) -> None:
         (4, 3, 2, 1, 0),
         (16, 8, 0),
     ]
-    assert [own.removed(len(own.sizes) - 1) for own in levels] == [3, 17, 0, 0, 4, 16]
+    assert all(size.width == own.branch.group_size for own in levels for size in own.sizes)
     unrounded = branch_levels(architecture_of(model), model)
-    assert any(size % 8 for size in unrounded[1].sizes[1:])  # control
+    assert any(size.groups % 8 for size in unrounded[1].sizes[1:])  # control

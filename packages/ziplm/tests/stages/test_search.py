@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ziplm import BadRun, UnreachableTarget, UsageError
+from ziplm.architectures.base import Size
 from ziplm.stages.choices import SECONDS, Choices
 from ziplm.stages.search import Found, find_levels
 from ziplm_choices import RIGHT, WRONG, choices_with, predicted, true_loss
@@ -18,11 +19,11 @@ class CountedLoss:
     def __init__(self, last: int, error: type[BaseException]) -> None:
         self.calls, self.last, self.error = 0, last, error
 
-    def __call__(self, removed: Sequence[int]) -> float:
+    def __call__(self, sizes: Sequence[Size]) -> float:
         self.calls += 1
         if self.calls == self.last:
             raise self.error
-        return true_loss(removed)
+        return true_loss(sizes)
 
 
 @settings(max_examples=12)
@@ -49,11 +50,9 @@ def test_the_levels_found_are_within_the_budget(
     )
     assert predicted(choices, found.levels) <= seconds * (1 + 1e-12)
     assert set(found.prior_losses) == {"one", "other"}
-    best = min(true_loss(choices.removed(found.levels)), *found.prior_losses.values())
+    best = min(true_loss(choices.chosen(found.levels)), *found.prior_losses.values())
     if method != "ziplm":
-        assert (
-            true_loss(choices.removed(found.levels)) <= found.start_loss == best + (found.start_loss - best)
-        )
+        assert true_loss(choices.chosen(found.levels)) <= found.start_loss == best + (found.start_loss - best)
 
 
 def test_the_search_starts_from_the_solution_with_the_smallest_loss() -> None:
@@ -64,7 +63,7 @@ def test_the_search_starts_from_the_solution_with_the_smallest_loss() -> None:
     assert found.prior_losses["right"] < found.prior_losses["wrong"]
     assert found.searched_loss is None
     assert found.evaluations == 2
-    assert found.start_loss == true_loss(choices.removed(found.levels))
+    assert found.start_loss == true_loss(choices.chosen(found.levels))
     only_wrong = find_levels(choices, {SECONDS: seconds}, ["wrong"], true_loss, true_loss, method="prior")
     assert only_wrong.prior == "wrong"
     assert only_wrong.levels != found.levels
@@ -76,7 +75,7 @@ def test_the_search_improves_on_a_wrong_prior() -> None:
     found = find_levels(choices, {SECONDS: seconds}, ["wrong"], true_loss, true_loss, evaluations=50)
     assert found.searched_loss is not None
     assert found.searched_loss < 0.7 * found.start_loss
-    assert true_loss(choices.removed(found.levels)) == found.searched_loss
+    assert true_loss(choices.chosen(found.levels)) == found.searched_loss
     assert found.evaluations == 50
 
 
@@ -86,10 +85,10 @@ def test_a_result_that_is_worse_on_other_samples_is_dropped(method: str, kept: b
     choices = choices_with(wrong=WRONG)
     seconds = choices.dense_seconds / 2
     start = find_levels(choices, {SECONDS: seconds}, ["wrong"], true_loss, true_loss, method="prior")
-    first = choices.removed(start.levels)
+    first = choices.chosen(start.levels)
 
-    def judge(removed: Sequence[int]) -> float:
-        return 1.0 if list(removed) == first else 2.0
+    def judge(sizes: Sequence[Size]) -> float:
+        return 1.0 if list(sizes) == first else 2.0
 
     found = find_levels(
         choices, {SECONDS: seconds}, ["wrong"], true_loss, judge, method=method, evaluations=50
@@ -102,9 +101,7 @@ def test_a_result_that_is_equal_on_other_samples_is_dropped() -> None:
     choices = choices_with(wrong=WRONG)
     seconds = choices.dense_seconds / 2
     start = find_levels(choices, {SECONDS: seconds}, ["wrong"], true_loss, true_loss, method="prior")
-    found = find_levels(
-        choices, {SECONDS: seconds}, ["wrong"], true_loss, lambda removed: 1.0, evaluations=20
-    )
+    found = find_levels(choices, {SECONDS: seconds}, ["wrong"], true_loss, lambda sizes: 1.0, evaluations=20)
     assert found.levels == start.levels
 
 
@@ -112,9 +109,9 @@ def test_no_candidate_is_evaluated_twice_and_the_number_of_evaluations_is_kept()
     choices = choices_with(one=WRONG, other=RIGHT)
     asked: list[tuple[int, ...]] = []
 
-    def loss(removed: Sequence[int]) -> float:
-        asked.append(tuple(removed))
-        return true_loss(removed)
+    def loss(sizes: Sequence[Size]) -> float:
+        asked.append(tuple(sizes))
+        return true_loss(sizes)
 
     steps: list[int] = []
     find_levels(
@@ -182,7 +179,9 @@ def test_a_damaged_checkpoint_is_reported(tmp_path: Path) -> None:
 def test_budgets_that_exclude_each_other_are_reported() -> None:
     """Each of the two can be met alone: only small models are fast, and here only large ones are cheap."""
     plain = choices_with(one=RIGHT)
-    opposite = [[float(levels.sizes[0] - size) for size in levels.sizes] for levels in plain.levels]
+    opposite = [
+        [float(levels.branch.groups - size.groups) for size in levels.sizes] for levels in plain.levels
+    ]
     choices = Choices(plain.levels, plain._priors, plain.table, {"flops": opposite})
     budgets = {SECONDS: choices.dense_seconds / 3, "flops": 0.0}
     choices.require_reachable(budgets, "control")

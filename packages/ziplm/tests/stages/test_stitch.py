@@ -16,7 +16,7 @@ from ziplm.stages.replay import replayed
 from ziplm.stages.stitch import CandidateLoss, Stitcher
 from ziplm.tasks import Task
 from ziplm.tasks.heads import Embedding, TokenClassification
-from ziplm_models import PATTERNS, removed_by
+from ziplm_models import PATTERNS, removed_by, sizes_left
 from ziplm_pipeline import (
     ARCHITECTURES,
     CLASSIFIER,
@@ -91,7 +91,8 @@ def test_the_loss_of_each_candidate_in_a_sequence_is_that_of_the_shrunk_model(
     before = parameters_of(MODELS[name])
     for removed in data.draw(candidates(BRANCHES[name])):
         expected = loss_by_hand(MODELS[name], shrunk(name, removed), task, features)
-        assert evaluate(removed) == pytest.approx(expected, rel=1e-4, abs=1e-5), removed
+        found = evaluate(sizes_left(MODELS[name], removed))
+        assert found == pytest.approx(expected, rel=1e-4, abs=1e-5), removed
     assert_same_parameters(MODELS[name], before)
 
 
@@ -104,7 +105,7 @@ def test_the_loss_without_whole_branches_is_that_of_the_shrunk_model(name: str, 
     for pattern in PATTERNS:
         removed = removed_by(MODELS[name], pattern)
         small = shrunk(name, removed)
-        found = evaluate(removed)
+        found = evaluate(sizes_left(MODELS[name], removed))
         expected = loss_by_hand(MODELS[name], small, task, features, loss)
         assert found == pytest.approx(expected, rel=1e-4, abs=1e-5), pattern
         seen.add(round(found, 7))
@@ -115,7 +116,9 @@ def test_the_loss_without_whole_branches_is_that_of_the_shrunk_model(name: str, 
 def test_the_divergence_is_zero_if_nothing_is_removed(name: str) -> None:
     features, task = samples(name, 5), task_for(name)
     evaluate = CandidateLoss(Stitcher(MODELS[name], TRACES[name]), task, features)
-    everything, nothing = [branch.groups for branch in BRANCHES[name]], [0] * len(BRANCHES[name])
+    everything, nothing = (
+        sizes_left(MODELS[name], removed_by(MODELS[name], pattern)) for pattern in ("everything", "nothing")
+    )
     assert evaluate(nothing) == pytest.approx(0, abs=1e-7)
     assert evaluate(everything) > 1e-3
     assert evaluate(nothing) == pytest.approx(0, abs=1e-7)
@@ -131,7 +134,7 @@ def test_several_evaluators_can_share_a_stitcher() -> None:
     ]
     for removed, (evaluate, part) in itertools.product(rows, zip(evaluators, parts, strict=True)):
         expected = loss_by_hand(model, shrunk(CLASSIFIER, removed), task, part)
-        assert evaluate(removed) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+        assert evaluate(sizes_left(model, removed)) == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
 def test_layers_before_the_first_change_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,13 +150,13 @@ def test_layers_before_the_first_change_are_not_computed(monkeypatch: pytest.Mon
         return forward(layer, *args, **kwargs)
 
     monkeypatch.setattr(kind, "forward", recorded)
-    start = removed_by(model, "nothing")
+    start = sizes_left(model, removed_by(model, "nothing"))
     evaluate(start)
     assert runs == [0, 1, 2]
     for place, expected in ((5, [2]), (4, [2]), (3, [1, 2]), (1, [0, 1, 2])):
         runs.clear()
         changed = list(start)
-        changed[place] = 2
+        changed[place] = changed[place]._replace(groups=changed[place].groups - 2)
         assert evaluate(changed) > 0
         assert runs == expected
 
@@ -163,7 +166,7 @@ def test_first_matrices_of_all_sizes_are_views_of_one_tensor() -> None:
     stitcher = Stitcher(model, TRACES[CLASSIFIER])
     places = []
     for removed in (3, 7, 20):
-        stitcher.install([0, removed, 0, 0, 0, 0])
+        stitcher.install(sizes_left(model, [0, removed, 0, 0, 0, 0]))
         layer: Any = architecture_of(model).layers(stitcher.model)[0]
         places.append(layer.intermediate.dense.weight.untyped_storage().data_ptr())
         assert layer.intermediate.dense.out_features == 24 - removed
@@ -174,11 +177,8 @@ def test_the_cache_of_smaller_branches_stays_below_its_limit() -> None:
     model = MODELS[CLASSIFIER]
     stitcher = Stitcher(model, TRACES[CLASSIFIER], cache_bytes=20_000)
     for removed in range(1, 24):
-        stitcher.install([0, removed, 0, 24 - removed, 0, 0])
-        kept = sum(
-            stitcher._bytes_of(next(m for m in stitcher.branches if m.name == n), k)
-            for n, k in stitcher._built
-        )
+        stitcher.install(sizes_left(model, [0, removed, 0, 24 - removed, 0, 0]))
+        kept = sum(stitcher._bytes_of(size) for _, size in stitcher._built)
         assert kept == stitcher._bytes
         assert kept <= 20_000 or len(stitcher._built) == 1
 
@@ -190,7 +190,7 @@ def test_a_search_leaves_no_hooks_in_the_model() -> None:
     stitcher = Stitcher(model, named_traces(model))
     evaluate = CandidateLoss(stitcher, task_for(CLASSIFIER), samples(CLASSIFIER, 4))
     for pattern in ("nothing", "some columns", "a whole layer", "heads and columns"):
-        evaluate(removed_by(model, pattern))
+        evaluate(sizes_left(model, removed_by(model, pattern)))
     for name, module in model.named_modules():
         assert list(module.__dict__) == list(before[name])
     for layer in architecture_of(model).layers(stitcher.model):
@@ -225,4 +225,4 @@ def test_the_loss_of_every_head_is_that_of_the_shrunk_model(name: str, task: Mad
         removed = removed_by(model, pattern)
         small = shrink(model, removed, list(traces.values()))
         expected = loss_by_hand(model, small, task, features)
-        assert evaluate(removed) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+        assert evaluate(sizes_left(model, removed)) == pytest.approx(expected, rel=1e-4, abs=1e-5)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -11,12 +11,24 @@ from transformers import PreTrainedModel
 
 from ziplm.architectures.branch_module import BranchModule
 from ziplm.architectures.zip_declaration import BranchSpec, Declaration
-from ziplm.architectures.zip_layers import ZipModel, groups_of, number_caches
+from ziplm.architectures.zip_layers import ZipModel, groups_of, number_caches, spec_of
 from ziplm.errors import UnsupportedModel, UsageError
 
 Part = Literal["attention", "ffn"]
 PARTS: tuple[Part, Part] = ("attention", "ffn")
 """The two branches of a layer, in the order of the forward pass."""
+
+
+class Size(NamedTuple):
+    """The size of a branch. Two sizes without groups are the same: the branch is removed.
+
+    Attributes:
+        groups: number of heads (with grouped queries: of key heads) or FFN columns; 0 if it is removed.
+        width: columns of the output matrix per group: the width of a head, or 1 for an FFN.
+    """
+
+    groups: int
+    width: int
 
 
 @dataclass(frozen=True)
@@ -27,7 +39,7 @@ class Branch:
         layer: index of the layer.
         kind: "attention" or "ffn", or a variant such as "attention.local" with a latency curve of its own.
         groups: number of heads (with grouped queries: of key heads) or FFN columns; 0 if it was removed.
-        group_size: columns of the output matrix per group.
+        group_size: columns of the output matrix per group; without grouped queries, the width of a head.
     """
 
     layer: int
@@ -49,6 +61,11 @@ class Branch:
     def columns(self) -> int:
         """Columns of the output matrix."""
         return self.groups * self.group_size
+
+    @property
+    def size(self) -> Size:
+        """The groups and their width."""
+        return Size(self.groups, self.group_size)
 
 
 class Architecture:
@@ -76,8 +93,9 @@ class Architecture:
         self.shrunk_class(model)
 
     def specs(self, model: PreTrainedModel, layer: int) -> tuple[BranchSpec, BranchSpec]:
-        """Return where the attention and the FFN of a layer are."""
-        return self.declaration.branches(model.config, layer)
+        """Return where the attention and the FFN of a layer are, with the width that its heads have now."""
+        attention, ffn = self.declaration.branches(model.config, layer)
+        return spec_of(self.layers(model)[layer], attention), ffn
 
     def spec(self, model: PreTrainedModel, branch: Branch) -> BranchSpec:
         """Return where a branch is within its layer."""
@@ -97,8 +115,12 @@ class Architecture:
 
     def dense_groups(self, model: PreTrainedModel, kind: str) -> int:
         """Return the number of groups that branches of that kind have in the dense model."""
-        part = kind.partition(".")[0]
-        return self.specs(model, 0)[PARTS.index(part)].groups
+        return self.dense_size(model, kind).groups
+
+    def dense_size(self, model: PreTrainedModel, kind: str) -> Size:
+        """Return the size that branches of that kind have in the dense model."""
+        spec = self.declaration.branches(model.config, 0)[PARTS.index(kind.partition(".")[0])]
+        return Size(spec.groups, spec.group_size)
 
     def layers(self, model: PreTrainedModel) -> list[nn.Module]:
         """Return the transformer layers. Everything else (embeddings, final norm, pooler, head) is fixed."""

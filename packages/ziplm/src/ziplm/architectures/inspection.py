@@ -20,8 +20,10 @@ class Inspection:
     Attributes:
         model_class: name of the model's class.
         heads: attention heads of each layer; with grouped queries, heads of keys and values.
+        head_widths: width of the heads of each layer; with grouped queries, of a key head's query heads.
         widths: FFN width of each layer.
         dense_heads: attention heads of a layer of the dense model.
+        dense_head_width: width of these heads.
         dense_width: FFN width of a layer of the dense model.
         layer_parameters: parameters of each layer.
         dense_layer_parameters: parameters of a layer of the dense model.
@@ -30,8 +32,10 @@ class Inspection:
 
     model_class: str
     heads: list[int]
+    head_widths: list[int]
     widths: list[int]
     dense_heads: int
+    dense_head_width: int
     dense_width: int
     layer_parameters: list[int]
     dense_layer_parameters: int
@@ -60,14 +64,16 @@ def _inspect_model(model: PreTrainedModel) -> Inspection:
     architecture = architecture_of(model)
     branches = architecture.branches(model)
     layers = architecture.layers(model)
-    dense_heads, dense_width = (architecture.dense_groups(model, kind) for kind in ("attention", "ffn"))
+    dense_attention, dense_ffn = (architecture.dense_size(model, kind) for kind in ("attention", "ffn"))
     dense_layers = architecture.layers(_dense_structure(model))
     return Inspection(
         model_class=type(model).__name__,
         heads=[branch.groups for branch in branches if branch.part == "attention"],
+        head_widths=[branch.group_size for branch in branches if branch.part == "attention"],
         widths=[branch.groups for branch in branches if branch.part == "ffn"],
-        dense_heads=dense_heads,
-        dense_width=dense_width,
+        dense_heads=dense_attention.groups,
+        dense_head_width=dense_attention.width,
+        dense_width=dense_ffn.groups,
         layer_parameters=[_parameters(layer) for layer in layers],
         dense_layer_parameters=max(map(_parameters, dense_layers)),
         parameters=_parameters(model),
@@ -78,7 +84,7 @@ def _dense_structure(model: PreTrainedModel) -> PreTrainedModel:
     """Return a model of the dense sizes on the meta device, which takes no memory."""
     config = copy.deepcopy(model.config)
     if isinstance(model, ZipModel):
-        config.zip_heads = config.zip_widths = None
+        config.zip_heads = config.zip_head_widths = config.zip_widths = None
         check_sizes(config, model.zip_declaration)
     with torch.device("meta"):
         return type(model)(config)

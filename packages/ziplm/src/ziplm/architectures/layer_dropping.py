@@ -32,7 +32,7 @@ def keep_layers(model: PreTrainedModel, kept: Sequence[int]) -> PreTrainedModel:
     owner, _, name = path.rpartition(".")
     setattr(small.get_submodule(owner), name, nn.ModuleList(architecture.layers(small)[i] for i in kept))
     small.config.num_hidden_layers = len(kept)
-    for setting in ("zip_heads", "zip_widths"):  # of a shrunk model: sizes of each layer
+    for setting in ("zip_heads", "zip_head_widths", "zip_widths"):  # of a shrunk model: sizes of each layer
         if getattr(small.config, setting, None) is not None:
             setattr(small.config, setting, [getattr(small.config, setting)[i] for i in kept])
     architecture.number_caches(small)

@@ -24,7 +24,12 @@ def bert_branches(config: Any, _: int) -> tuple[BranchSpec, BranchSpec]:
             body="attention.self",
             output="attention.output.dense",
             rows=tuple(Rows(f"attention.self.{role}", head, (role,)) for role in ("query", "key", "value")),
-            follows={"attention.self.num_attention_heads": 1, "attention.self.all_head_size": head},
+            follows={
+                "attention.self.num_attention_heads": "groups",
+                "attention.self.all_head_size": "columns",
+                "attention.self.attention_head_size": "width",
+                "attention.self.scaling": "scaling",
+            },
             norm_after="attention.output.LayerNorm",
         ),
         BranchSpec(

@@ -23,7 +23,11 @@ def _branches(config: Any, _: int) -> tuple[BranchSpec, BranchSpec]:
             body="attention",
             output="attention.out_lin",
             rows=tuple(Rows(f"attention.{role[0]}_lin", head, (role,)) for role in ("query", "key", "value")),
-            follows={"attention.n_heads": 1},
+            follows={
+                "attention.n_heads": "groups",
+                "attention.attention_head_size": "width",
+                "attention.scaling": "scaling",
+            },
             norm_after="sa_layer_norm",
         ),
         BranchSpec(

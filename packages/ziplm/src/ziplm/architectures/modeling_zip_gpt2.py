@@ -6,7 +6,7 @@ transformers.
 
 from typing import Any
 
-from .zip_declaration import DECODER_HEADS, BranchSpec, Declaration, Rows
+from .zip_declaration import DECODER_HEADS, BranchSpec, Declaration, Quantity, Rows
 from .zip_layers import causal_mask, define_classes
 
 
@@ -20,7 +20,13 @@ def _branches(config: Any, _: int) -> tuple[BranchSpec, BranchSpec]:
             body="attn",
             output="attn.c_proj",
             rows=(Rows("attn.c_attn", head, ("query", "key", "value")),),
-            follows={"attn.num_heads": 1, "attn.split_size": head},
+            follows={
+                "attn.num_heads": "groups",
+                "attn.split_size": "columns",
+                "attn.head_dim": "width",
+                **_scaling(config),
+            },
+            scaled=config.scale_attn_weights,
             norm_before="ln_1",
         ),
         BranchSpec(
@@ -33,6 +39,10 @@ def _branches(config: Any, _: int) -> tuple[BranchSpec, BranchSpec]:
             norm_before="ln_2",
         ),
     )
+
+
+def _scaling(config: Any) -> dict[str, Quantity]:
+    return {"attn.scaling": "scaling"} if config.scale_attn_weights else {}
 
 
 def _unsupported(config: Any) -> str | None:

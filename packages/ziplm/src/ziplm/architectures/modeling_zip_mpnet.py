@@ -46,7 +46,11 @@ def _branches(config: Any, layer: int) -> tuple[BranchSpec, BranchSpec]:
         body="attention.attn",
         output="attention.attn.o",
         rows=tuple(Rows(f"attention.attn.{role[0]}", head, (role,)) for role in ("query", "key", "value")),
-        follows={"attention.attn.num_attention_heads": 1, "attention.attn.all_head_size": head},
+        follows={
+            "attention.attn.num_attention_heads": "groups",
+            "attention.attn.all_head_size": "columns",
+            "attention.attn.attention_head_size": "width",
+        },
         norm_after="attention.LayerNorm",
         kept="attention.attn.kept_heads",
         adapt=_adapt,

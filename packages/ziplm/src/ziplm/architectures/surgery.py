@@ -1,4 +1,4 @@
-"""Generic surgery: build a branch with fewer groups, for any architecture."""
+"""Generic surgery: build a branch of a smaller size, for any architecture."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,8 @@ from obs_structured import Trace
 from torch import nn
 from transformers import PreTrainedModel
 
-from ziplm.architectures.base import Architecture, Branch, out_in, part_names
+from ziplm.architectures.attention_trace import AttentionTrace, BranchTrace, heads_of, narrowing
+from ziplm.architectures.base import Architecture, Branch, Size, out_in, part_names
 from ziplm.architectures.branch_module import structure_copy
 from ziplm.architectures.zip_declaration import BranchSpec, Rows
 from ziplm.architectures.zip_layers import Constant, groups_of, resize
@@ -18,40 +19,42 @@ Groups = torch.Tensor | slice
 
 
 def pruned_parts(
-    architecture: Architecture, model: PreTrainedModel, branch: Branch, trace: Trace, removed: int
+    architecture: Architecture, model: PreTrainedModel, branch: Branch, trace: BranchTrace, size: Size
 ) -> dict[str, nn.Module]:
-    """Build the parts of a branch with `removed` groups fewer, for `Architecture.install`.
+    """Build the parts of a branch reduced to a size, for `Architecture.install`.
 
-    The output matrix and its bias come from the trace; the rows of the other matrices that belong to the
-    remaining groups are copied. Everything else (norms, settings) is shared with the model, which is not
-    changed.
+    The output matrix and its bias come from the trace. The rows of the other matrices that belong to the
+    remaining groups are copied, or projected to narrower heads. Everything else (norms, settings) is shared
+    with the model, which is not changed.
     """
-    if (trace.groups, trace.group_size) != (branch.groups, branch.group_size):
-        raise UsageError(
-            f"the trace has {trace.groups} groups of {trace.group_size}, but {branch.name} has "
-            f"{branch.groups} of {branch.group_size}",
-            "prune this model's own matrices",
-        )
     layer, spec = architecture.layers(model)[branch.layer], architecture.spec(model, branch)
-    device = model.device
-    weight, bias = pruned_output(architecture, model, branch, trace, removed)
-    state = _state(layer, spec, trace.kept(removed).to(device), weight, bias)
-    return _parts_around(layer, spec, branch.groups - removed, state, model.config.hidden_size)
+    weight, bias = pruned_output(architecture, model, branch, trace, size)
+    removed = branch.groups - size.groups
+    if (narrow := narrowing(branch, trace, size)) is not None:
+        state = _narrow_state(layer, spec, narrow, removed, size.width, weight, bias)
+    else:
+        state = _state(layer, spec, heads_of(trace).kept(removed).to(model.device), weight, bias)
+    hidden = model.config.hidden_size
+    return _parts_around(layer, spec.at_width(size.width), size.groups, state, hidden)
 
 
 def pruned_output(
-    architecture: Architecture, model: PreTrainedModel, branch: Branch, trace: Trace, removed: int
+    architecture: Architecture, model: PreTrainedModel, branch: Branch, trace: BranchTrace, size: Size
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the output matrix (hidden, columns left) and its bias (hidden,) after `removed` groups are gone.
+    """Return the output matrix (hidden, columns left) and its bias (hidden,) of a branch reduced to a size.
 
     An output matrix without a bias gets none: its trace must not be centred.
 
     Raises:
-        UsageError: if the trace moves the mean output into a bias that does not exist.
+        UsageError: if the trace does not fit, or moves the mean output into a bias that does not exist.
     """
-    own = architecture.weight(model, branch)
-    weight, bias = trace.weight(removed).to(own), architecture.bias(model, branch)
-    shift = trace.bias_shift(removed)
+    removed = branch.groups - size.groups
+    if (narrow := narrowing(branch, trace, size)) is not None:
+        weight = narrow.values.weight(removed, size.width)
+        shift = narrow.values.bias_shift(removed, size.width)
+    else:
+        weight, shift = heads_of(trace).weight(removed), heads_of(trace).bias_shift(removed)
+    weight, bias = weight.to(architecture.weight(model, branch)), architecture.bias(model, branch)
     if bias is None:
         if bool(shift.any()):
             raise UsageError(
@@ -121,11 +124,9 @@ def _state(
         weight: (hidden, columns left), the new output matrix; if it has no columns, only the bias is left.
         bias: (hidden,), the new bias; None if the output matrix has none.
     """
-    state = {} if bias is None else {f"{spec.output}.bias": bias}
+    state = _output_state(layer, spec, weight, bias)
     if not weight.shape[1]:
         return state
-    output = layer.get_submodule(spec.output)
-    state[f"{spec.output}.weight"] = weight if isinstance(output, nn.Linear) else weight.mT.contiguous()
     before = groups_of(layer, spec)
     for rows in spec.rows:
         linear = layer.get_submodule(rows.path)
@@ -136,11 +137,51 @@ def _state(
         state[f"{rows.path}.weight"] = chosen
         if isinstance(linear.bias, torch.Tensor):
             state[f"{rows.path}.bias"] = _kept_rows(linear.bias.detach(), rows, before, groups)
-    if spec.kept is not None:
-        owner, _, name = spec.kept.rpartition(".")
-        numbers = getattr(layer.get_submodule(owner), name, torch.arange(before, device=weight.device))
-        state[spec.kept] = numbers[groups]
+    return state | _kept_numbers(layer, spec, groups)
+
+
+def _narrow_state(
+    layer: nn.Module,
+    spec: BranchSpec,
+    trace: AttentionTrace,
+    removed: int,
+    width: int,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+) -> dict[str, torch.Tensor]:
+    """Return the parameters of an attention with narrower heads; see `_state`."""
+    state = _output_state(layer, spec, weight, bias)
+    for rows in spec.rows:
+        linear = layer.get_submodule(rows.path)
+        made = trace.project(out_in(linear).detach(), rows, removed, width, spec.scaled).to(weight.device)
+        state[f"{rows.path}.weight"] = made if isinstance(linear, nn.Linear) else made.mT.contiguous()
+        if isinstance(linear.bias, torch.Tensor):
+            bias_rows = trace.project(linear.bias.detach(), rows, removed, width, spec.scaled)
+            state[f"{rows.path}.bias"] = bias_rows.to(weight.device)
+    return state | _kept_numbers(layer, spec, trace.values.kept(removed, width).to(weight.device))
+
+
+def _output_state(
+    layer: nn.Module, spec: BranchSpec, weight: torch.Tensor, bias: torch.Tensor | None
+) -> dict[str, torch.Tensor]:
+    """Return the output matrix and its bias by their paths; a matrix without columns is left out."""
+    state = {} if bias is None else {f"{spec.output}.bias": bias}
+    if weight.shape[1]:
+        output = layer.get_submodule(spec.output)
+        state[f"{spec.output}.weight"] = weight if isinstance(output, nn.Linear) else weight.mT.contiguous()
     return state
+
+
+def _kept_numbers(layer: nn.Module, spec: BranchSpec, groups: Groups) -> dict[str, torch.Tensor]:
+    """Return the numbers that the kept groups have in the dense model, for bodies that need them."""
+    if spec.kept is None:
+        return {}
+    owner, _, name = spec.kept.rpartition(".")
+    output = out_in(layer.get_submodule(spec.output))
+    numbers = getattr(
+        layer.get_submodule(owner), name, torch.arange(groups_of(layer, spec), device=output.device)
+    )
+    return {spec.kept: numbers[groups]}
 
 
 def _kept_rows(matrix: torch.Tensor, rows: Rows, before: int, groups: Groups) -> torch.Tensor:

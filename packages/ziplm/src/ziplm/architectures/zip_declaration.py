@@ -5,8 +5,8 @@ It imports only torch.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import torch
 
@@ -28,6 +28,9 @@ DECODER_HEADS = {
     "ForTokenClassification": "AutoModelForTokenClassification",
 }
 """Endings of class names, and the Auto class that loads each; an architecture may lack some of them."""
+
+Quantity = Literal["groups", "columns", "width", "scaling"]
+"""A number that depends on the size of a branch; see `BranchSpec.follows`."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,11 @@ class BranchSpec:
             replaced. It contains the output matrix, or ends just before it.
         output: path of the linear layer of the output matrix, whose result is added to the residual stream.
         rows: the matrices whose rows belong to the groups.
-        follows: attributes that depend on the size, such as "attn.num_heads", and their values per group.
+        follows: attributes that depend on the size, such as "attn.num_heads", and what they hold: the number
+            of "groups", the "columns" of all groups, the "width" of a head, or the "scaling" of the scores,
+            which is proportional to 1/√width. Without an attribute for the width, heads keep their width:
+            with rotary embeddings, queries and keys cannot be made narrower.
+        scaled: whether scores are divided by the root of the width.
         norm_before: path of the norm through which the branch reads the stream (pre-LN models).
         norm_after: path of the norm that the stream passes after the branch (post-LN models).
         kept: path of a buffer with the numbers of the groups that are left, for bodies that need them.
@@ -71,7 +78,8 @@ class BranchSpec:
     body: str
     output: str
     rows: tuple[Rows, ...]
-    follows: Mapping[str, int] = field(default_factory=dict)
+    follows: Mapping[str, Quantity] = field(default_factory=dict)
+    scaled: bool = True
     norm_before: str | None = None
     norm_after: str | None = None
     kept: str | None = None
@@ -86,6 +94,18 @@ class BranchSpec:
     def output_in_body(self) -> bool:
         """Whether the body contains the output matrix."""
         return self.output.startswith(f"{self.body}.")
+
+    @property
+    def width_path(self) -> str | None:
+        """Path of the attribute with the width of a head; None if heads keep their width."""
+        return next((path for path, held in self.follows.items() if held == "width"), None)
+
+    def at_width(self, width: int) -> "BranchSpec":
+        """Return what describes the same branch with heads of another width."""
+        if width == self.group_size:
+            return self
+        rows = tuple(replace(rows, per_group=width) for rows in self.rows)
+        return replace(self, group_size=width, rows=rows)
 
 
 def _nothing(*_: Any) -> dict[str, Any]:

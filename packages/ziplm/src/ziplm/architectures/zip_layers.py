@@ -75,6 +75,19 @@ def linear_like(layer: Any, inputs: int, outputs: int) -> nn.Module:
     return nn.Linear(inputs, outputs, bias=layer.bias is not None)
 
 
+def spec_of(layer: nn.Module, dense: BranchSpec) -> BranchSpec:
+    """Return what describes a layer's branch as it is now: its heads may be narrower than in the dense model.
+
+    Args:
+        layer: the layer.
+        dense: what describes the branch in the dense model.
+    """
+    if dense.width_path is None:
+        return dense
+    owner, _, name = dense.width_path.rpartition(".")
+    return dense.at_width(getattr(layer.get_submodule(owner), name, dense.group_size))
+
+
 def groups_of(layer: nn.Module, spec: BranchSpec) -> int:
     """Return the number of groups that a layer's branch has now; 0 if it was removed."""
     output: Any = layer.get_submodule(spec.output)
@@ -84,7 +97,7 @@ def groups_of(layer: nn.Module, spec: BranchSpec) -> int:
 
 
 def resize(layer: Any, spec: BranchSpec, groups: int, hidden: int) -> None:
-    """Give a layer's branch that number of groups, with uninitialised weights."""
+    """Give a layer's branch that number of groups, of the spec's width, with uninitialised weights."""
     output: Any = layer.get_submodule(spec.output)
     if groups == 0:
         constant = Constant(hidden, output.bias is not None)
@@ -102,12 +115,23 @@ def resize(layer: Any, spec: BranchSpec, groups: int, hidden: int) -> None:
         size = len(rows.roles) * rows.per_group * groups
         layer.set_submodule(rows.path, linear_like(layer.get_submodule(rows.path), hidden, size))
     layer.set_submodule(spec.output, linear_like(output, groups * spec.group_size, hidden))
-    for path, per_group in spec.follows.items():
-        owner, _, name = path.rpartition(".")
-        setattr(layer.get_submodule(owner), name, groups * per_group)
+    _follow(layer, spec, groups)
     if spec.kept is not None:
         owner, _, name = spec.kept.rpartition(".")
         layer.get_submodule(owner).register_buffer(name, torch.arange(groups))
+
+
+def _follow(layer: Any, spec: BranchSpec, groups: int) -> None:
+    """Set the attributes of a layer that depend on the size of its branch."""
+    before = spec_of(layer, spec).group_size
+    values = {"groups": groups, "columns": groups * spec.group_size, "width": spec.group_size}
+    for path, held in spec.follows.items():
+        owner, _, name = path.rpartition(".")
+        module: Any = layer.get_submodule(owner)
+        if held == "scaling":  # it may also depend on the index of the layer, which stays
+            setattr(module, name, getattr(module, name) * (before / spec.group_size) ** 0.5)
+        else:
+            setattr(module, name, values[held])
 
 
 def number_caches(layers: Any, specs: list[BranchSpec]) -> None:
@@ -146,7 +170,7 @@ def causal_mask(model: Any, layer: int, hidden: torch.Tensor, past: int) -> Any:
 
 
 def check_sizes(config: Any, declaration: Declaration) -> None:
-    """Raise ValueError unless `zip_heads` and `zip_widths` of a config fit its dense sizes.
+    """Raise ValueError unless the sizes in a config fit those of the dense model.
 
     A missing list is replaced by the sizes of the dense model.
     """
@@ -154,16 +178,29 @@ def check_sizes(config: Any, declaration: Declaration) -> None:
         raise ValueError(f"zip_version is {config.zip_version!r}, but this code reads version {ZIP_VERSION}")
     if reason := declaration.unsupported(config):
         raise ValueError(f"{reason}, and such models cannot be shrunk")
+    attention, ffn = declaration.branches(config, 0)
+    _check_list(config, "zip_heads", 0, attention.groups)
+    _check_list(config, "zip_widths", 0, ffn.groups)
+    if attention.width_path is not None:
+        _check_list(config, "zip_head_widths", 1, attention.group_size)
+    elif config.zip_head_widths is not None:
+        raise ValueError(
+            f"zip_head_widths is {config.zip_head_widths!r}, but heads of this architecture keep their width"
+        )
+
+
+def _check_list(config: Any, name: str, smallest: int, largest: int) -> None:
+    """Raise ValueError unless a list has one size in the range for each layer; fill in a missing list."""
     layers = config.num_hidden_layers
-    for name, part in (("zip_heads", 0), ("zip_widths", 1)):
-        largest = declaration.branches(config, 0)[part].groups
-        if getattr(config, name) is None:
-            setattr(config, name, [largest] * layers)
-        sizes = getattr(config, name)
-        if not isinstance(sizes, list) or len(sizes) != layers:
-            raise ValueError(f"{name} is {sizes!r}, but must be a list of {layers} sizes, one for each layer")
-        if not all(type(size) is int and 0 <= size <= largest for size in sizes):
-            raise ValueError(f"{name} is {sizes!r}, but all sizes must be whole numbers from 0 to {largest}")
+    if getattr(config, name) is None:
+        setattr(config, name, [largest] * layers)
+    sizes = getattr(config, name)
+    if not isinstance(sizes, list) or len(sizes) != layers:
+        raise ValueError(f"{name} is {sizes!r}, but must be a list of {layers} sizes, one for each layer")
+    if not all(type(size) is int and smallest <= size <= largest for size in sizes):
+        raise ValueError(
+            f"{name} is {sizes!r}, but all sizes must be whole numbers from {smallest} to {largest}"
+        )
 
 
 class ZipModel:
@@ -177,10 +214,14 @@ class ZipModel:
         declaration = self.zip_declaration
         layers: Any = self.base_model.get_submodule(declaration.layers)
         for index, layer in enumerate(layers):
-            sizes = config.zip_heads[index], config.zip_widths[index]
-            for spec, groups in zip(declaration.branches(config, index), sizes, strict=True):
-                if groups != spec.groups:
-                    resize(layer, spec, groups, config.hidden_size)
+            attention, ffn = declaration.branches(config, index)
+            heads, width = config.zip_heads[index], attention.group_size
+            if config.zip_head_widths is not None:
+                width = config.zip_head_widths[index]
+            if (heads, width) != (attention.groups, attention.group_size):
+                resize(layer, attention.at_width(width), heads, config.hidden_size)
+            if config.zip_widths[index] != ffn.groups:
+                resize(layer, ffn, config.zip_widths[index], config.hidden_size)
         if declaration.causal:
             number_caches(layers, [declaration.branches(config, index)[0] for index in range(len(layers))])
 
@@ -234,12 +275,14 @@ def _config_class(module: str, declaration: Declaration) -> type:
             "__doc__": f"The dense model's `{base.__name__}`, extended by the sizes of each layer.",
             "__annotations__": {
                 "zip_heads": list[int] | None,
+                "zip_head_widths": list[int] | None,
                 "zip_widths": list[int] | None,
                 "zip_version": int,
             },
             "__post_init__": check,
             "model_type": f"zip_{declaration.model_type}",
             "zip_heads": None,  # attention groups of each layer; 0 where the attention is removed
+            "zip_head_widths": None,  # columns of each head of each layer; None if heads keep their width
             "zip_widths": None,  # FFN columns of each layer; 0 where the FFN is removed
             "zip_version": ZIP_VERSION,
         },

@@ -40,10 +40,12 @@ def _table(found: Any, checkpoint: str) -> Any:
     for heading in ("layer", "heads", "width", "parameters", "of dense"):
         table.add_column(heading, justify="right")
     for index, (heads, width) in enumerate(zip(found.heads, found.widths, strict=True)):
-        parameters = found.layer_parameters[index]
+        parameters, head_width = found.layer_parameters[index], found.head_widths[index]
+        is_narrow = head_width < found.dense_head_width
+        of_heads = f" of width {head_width}/{found.dense_head_width}" if is_narrow else ""
         table.add_row(
             str(index),
-            f"{heads}/{found.dense_heads}" if heads else "removed",
+            f"{heads}/{found.dense_heads}{of_heads}" if heads else "removed",
             f"{width}/{found.dense_width}" if width else "removed",
             f"{parameters:,}",
             f"{parameters / found.dense_layer_parameters:.0%}",

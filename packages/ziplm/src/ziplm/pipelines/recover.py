@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from spdy_search import InfeasibleBudget
 from transformers import PreTrainedModel
 
+from ziplm.architectures.base import Size
 from ziplm.errors import UnreachableTarget
 from ziplm.options.targets import Target
 from ziplm.stages.choices import Choices
@@ -55,8 +56,8 @@ def bisect_speedup(
     target: Target,
     dense_metric: float,
     greater_is_better: bool,
-    loss: Callable[[Sequence[int]], float],
-    metric_of: Callable[[list[int], float], float],
+    loss: Callable[[Sequence[Size]], float],
+    metric_of: Callable[[list[Size], float], float],
 ) -> Guess:
     """Bisect the speedup, with one solve of each prior and one evaluation of the metric per step.
 
@@ -66,8 +67,8 @@ def bisect_speedup(
         target: the target, of kind "recover".
         dense_metric: main metric of the dense model.
         greater_is_better: direction of the metric.
-        loss: loss with these numbers of groups removed.
-        metric_of: main metric with these numbers of groups removed; the speedup is for the progress text.
+        loss: loss with branches of these sizes.
+        metric_of: main metric with branches of these sizes; the speedup is for the progress text.
 
     Raises:
         UnreachableTarget: if a speedup and the limits of the target cannot be met together.
@@ -82,7 +83,7 @@ def bisect_speedup(
             candidates = [choices.solve(name, budgets) for name in prior_names]
         except InfeasibleBudget as error:
             raise UnreachableTarget(f"the limits cannot be met: {error}", "loosen a limit") from error
-        best = min((choices.removed(levels) for levels in candidates), key=loss)
+        best = min((choices.chosen(levels) for levels in candidates), key=loss)
         metric = metric_of(best, speedup)
         steps.append({"speedup": speedup, "metric": metric})
         good = is_good(metric, wanted, greater_is_better)

@@ -13,6 +13,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from ziplm.architectures.base import Size
 from ziplm.architectures.checkpoint import save
 from ziplm.architectures.inspection import size_on_disk
 from ziplm.files import write_json
@@ -34,7 +35,7 @@ from ziplm.stages.fit import Fitted, fit_levels
 from ziplm.stages.measure import Measured, measure
 from ziplm.stages.refit import refit, with_own_outputs
 from ziplm.stages.search import Found, Loss, find_levels
-from ziplm.stages.shrink import shrink
+from ziplm.stages.shrink import shrink_to_sizes
 from ziplm.stages.stitch import CandidateLoss, Stitcher
 from ziplm.tasks.base import Features
 from ziplm.tasks.heads import is_clearly_lower, mean_divergence
@@ -162,7 +163,7 @@ def _measured_beside_dense(start: Start, served: PreTrainedModel, run: Run, adva
 
 def shrink_to(pruned: Pruned, levels: Levels) -> PreTrainedModel:
     """Return the current model with its branches at these levels."""
-    return shrink(pruned.current, pruned.choices.removed(levels), pruned.traces_in_order())
+    return shrink_to_sizes(pruned.current, pruned.choices.chosen(levels), pruned.traces_in_order())
 
 
 def refit_if_better(
@@ -220,8 +221,8 @@ def guess_speedup(start: Start, pruned: Pruned, target: Target, run: Run) -> Gue
         stitcher = Stitcher(pruned.current, pruned.traces)
         loss = loss_on(start, pruned.samples.search, stitcher, run)
 
-        def metric_of(removed: list[int], speedup: float) -> float:
-            small = shrink(pruned.current, removed, pruned.traces_in_order())
+        def metric_of(sizes: list[Size], speedup: float) -> float:
+            small = shrink_to_sizes(pruned.current, sizes, pruned.traces_in_order())
             predictions = predict(start, small, f"recover: {speedup:.2f}x", run)
             return start.main_metric(
                 {name: start.task.metrics_of(made) for name, made in predictions.items()}

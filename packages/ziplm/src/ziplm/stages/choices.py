@@ -10,7 +10,7 @@ from latency_profiler import LatencyTable
 from numpy.typing import NDArray
 from spdy_search import InfeasibleBudget, Problem, solve
 
-from ziplm.architectures.base import Branch
+from ziplm.architectures.base import Branch, Size
 from ziplm.errors import UnreachableTarget, UsageError
 from ziplm.options.targets import Target
 from ziplm.stages.levels import BranchLevels
@@ -138,7 +138,7 @@ class Choices:
         if not branch_levels.branch.groups:
             return [0.0]
         harm = self._priors[branch_levels.branch.name][prior]  # by groups removed
-        return [float(harm[branch_levels.removed(level)]) for level in range(len(branch_levels.sizes))]
+        return [float(harm[branch_levels.branch.groups - size.groups]) for size in branch_levels.sizes]
 
     def solve(self, prior: str, budgets: Mapping[str, float]) -> NDArray[np.int64]:
         """Return the levels with the smallest summed prior within all budgets."""
@@ -147,10 +147,10 @@ class Choices:
             return best_uniform(problem, self.levels)
         return solve(problem)
 
-    def removed(self, levels: Levels) -> list[int]:
-        """Return the number of groups that each branch loses."""
-        chosen = zip(self.levels, levels, strict=True)
-        return [branch_levels.removed(int(level)) for branch_levels, level in chosen]
+    def chosen(self, levels: Levels) -> list[Size]:
+        """Return the size of each branch."""
+        pairs = zip(self.levels, levels, strict=True)
+        return [branch_levels.sizes[int(level)] for branch_levels, level in pairs]
 
     def seconds(self, levels: Levels) -> float:
         """Return the time of the whole model according to the table."""
@@ -159,8 +159,8 @@ class Choices:
     def sizes(self, levels: Levels) -> dict[str, list[int]]:
         """Return the groups left in the attention and in the FFN of each layer."""
         left: dict[str, list[int]] = {}
-        for branch_levels, level in zip(self.levels, levels, strict=True):
-            left.setdefault(branch_levels.branch.part, []).append(branch_levels.sizes[int(level)])
+        for branch_levels, size in zip(self.levels, self.chosen(levels), strict=True):
+            left.setdefault(branch_levels.branch.part, []).append(size.groups)
         return left
 
     def require_reachable(self, budgets: Mapping[str, float], asked: str) -> None:
@@ -197,7 +197,7 @@ class Choices:
 
 def best_uniform(problem: Problem, levels: Sequence[BranchLevels]) -> NDArray[np.int64]:
     """Return the best assignment in which all branches of a kind have the same size."""
-    shared: dict[str, set[int]] = {}
+    shared: dict[str, set[Size]] = {}
     for branch_levels in levels:
         kind, sizes = branch_levels.branch.kind, set(branch_levels.sizes)
         shared[kind] = shared.get(kind, sizes) & sizes

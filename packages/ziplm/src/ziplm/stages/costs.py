@@ -26,12 +26,12 @@ def branch_costs(
     for branch_levels in levels:
         branch, sizes = branch_levels.branch, branch_levels.sizes
         empty, one, each = _counts(architecture, model, branch)
-        params = [float(one + each * (size - 1) if size else empty) for size in sizes]
+        params = [float(one + each * (size.groups - 1) if size.groups else empty) for size in sizes]
         # One multiplication and one addition per parameter and token, and attention between tokens.
         between = 4 * pairs * branch.group_size if branch.part == "attention" else 0
         costs["params"].append(params)
         costs["bytes"].append([item * count for count in params])
-        costs["flops"].append([float((2 * tokens * each + between) * size) for size in sizes])
+        costs["flops"].append([float((2 * tokens * each + between) * size.groups) for size in sizes])
     return costs
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from latency_profiler import LatencyTable
 from transformers import PreTrainedModel
 
-from ziplm.architectures.base import Architecture, Branch
+from ziplm.architectures.base import Architecture, Branch, Size
 
 STEP, STEPS = 0.9, 43  # the paper's grid: each width is a tenth below the last, down to about one percent
 
@@ -30,19 +30,15 @@ class BranchLevels:
 
     Attributes:
         branch: the branch of the current model.
-        sizes: groups left at each level, descending from the current number.
+        sizes: the size at each level, descending from the current one.
     """
 
     branch: Branch
-    sizes: tuple[int, ...]
-
-    def removed(self, level: int) -> int:
-        """Return the number of groups removed at a level."""
-        return self.branch.groups - self.sizes[level]
+    sizes: tuple[Size, ...]
 
     def seconds(self, table: LatencyTable) -> list[float]:
         """Return the time of each level according to the latency table."""
-        return [table.curves[self.branch.kind](size) for size in self.sizes]
+        return [table.curves[self.branch.kind](size.groups) for size in self.sizes]
 
 
 def branch_levels(
@@ -53,7 +49,8 @@ def branch_levels(
         kind: size_grid(kind, architecture.dense_groups(model, kind), round_to)
         for kind in architecture.kinds(model)
     }
-    return [
-        BranchLevels(branch, (branch.groups, *(size for size in grids[branch.kind] if size < branch.groups)))
-        for branch in architecture.branches(model)
-    ]
+    levels = []
+    for branch in architecture.branches(model):
+        groups = (branch.groups, *(count for count in grids[branch.kind] if count < branch.groups))
+        levels.append(BranchLevels(branch, tuple(Size(count, branch.group_size) for count in groups)))
+    return levels

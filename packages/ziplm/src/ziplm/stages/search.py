@@ -13,12 +13,13 @@ from typing import Any
 
 from spdy_search import CheckpointError, InfeasibleBudget, Problem, SearchResult, search
 
+from ziplm.architectures.base import Size
 from ziplm.errors import BadRun, NotFinite, UnreachableTarget
 from ziplm.stages.choices import Choices, Levels
 from ziplm.tasks.finite import HINT
 
-Loss = Callable[[Sequence[int]], float]
-"""Computes a loss from the number of groups removed from each branch."""
+Loss = Callable[[Sequence[Size]], float]
+"""Computes a loss from the size of each branch."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class _RememberedLoss:
     def __call__(self, levels: Levels) -> float:
         key = tuple(int(level) for level in levels)
         if key not in self.known:
-            self.known[key] = _finite(self._loss(self._choices.removed(key)))
+            self.known[key] = _finite(self._loss(self._choices.chosen(key)))
         return self.known[key]
 
 
@@ -109,7 +110,7 @@ def find_levels(
     losses = {name: remembered(levels) for name, levels in starts.items()}
     best = min(losses, key=lambda name: losses[name])
     chosen = starts[best]
-    start_loss = _finite(judge(choices.removed(chosen)))
+    start_loss = _finite(judge(choices.chosen(chosen)))
     searched_loss = None
     searching = method != "prior" and evaluations > 0 and not choices.uniform
     if searching and not choices.need_no_pruning(budgets):
@@ -124,7 +125,7 @@ def find_levels(
             checkpoint,
             progress,
         )
-        searched_loss = _finite(judge(choices.removed(result.levels)))
+        searched_loss = _finite(judge(choices.chosen(result.levels)))
         if searched_loss < start_loss or method != "direct":
             chosen = result.levels
     levels = tuple(int(level) for level in chosen)

@@ -16,10 +16,11 @@ from obs_structured import Trace
 from torch import nn
 from transformers import PreTrainedModel
 
-from ziplm.architectures.base import Branch
+from ziplm.architectures.attention_trace import BranchTrace, heads_of, narrowing
+from ziplm.architectures.base import Branch, Size
 from ziplm.architectures.branch_module import structure_copy
 from ziplm.architectures.registry import architecture_of
-from ziplm.architectures.surgery import leading_parts, pruned_output, reordered_layer
+from ziplm.architectures.surgery import leading_parts, pruned_output, pruned_parts, reordered_layer
 from ziplm.runs.workers import ALONE, Workers
 from ziplm.stages.replay import replayed
 from ziplm.tasks.base import Features, Task
@@ -38,7 +39,7 @@ class Stitcher:
     """
 
     def __init__(
-        self, model: PreTrainedModel, traces: Mapping[str, Trace], cache_bytes: int = GIBIBYTE
+        self, model: PreTrainedModel, traces: Mapping[str, BranchTrace], cache_bytes: int = GIBIBYTE
     ) -> None:
         self.architecture = architecture_of(model)
         self.branches = self.architecture.branches(model)
@@ -47,46 +48,47 @@ class Stitcher:
         self._traces = traces
         self._unpruned = [self.architecture.parts(model, branch) for branch in self.branches]
         self._reordered: dict[str, nn.Module] = {}
-        self._built: OrderedDict[tuple[str, int], dict[str, nn.Module]] = OrderedDict()
+        self._built: OrderedDict[tuple[str, Size], dict[str, nn.Module]] = OrderedDict()
         self._bytes, self._cache_bytes = 0, cache_bytes
-        self.removed = [0] * len(self.branches)
+        self.sizes = [branch.size for branch in self.branches]
 
-    def install(self, removed: Sequence[int]) -> None:
-        """Swap branches so that each one has lost the given number of groups."""
-        for index, (branch, now, wanted) in enumerate(zip(self.branches, self.removed, removed, strict=True)):
+    def install(self, sizes: Sequence[Size]) -> None:
+        """Swap branches so that each one has the given size."""
+        for index, (branch, now, wanted) in enumerate(zip(self.branches, self.sizes, sizes, strict=True)):
             if now != wanted:
-                parts = self._unpruned[index] if wanted == 0 else self._parts(branch, int(wanted))
+                parts = self._unpruned[index] if wanted == branch.size else self._parts(branch, wanted)
                 self.architecture.install(self.model, branch, parts)
-                self.removed[index] = int(wanted)
+                self.sizes[index] = wanted
 
-    def _parts(self, branch: Branch, removed: int) -> dict[str, nn.Module]:
-        key = (branch.name, removed)
+    def _parts(self, branch: Branch, size: Size) -> dict[str, nn.Module]:
+        key = (branch.name, size)
         if key in self._built:
             self._built.move_to_end(key)
             return self._built[key]
-        parts = self._build(branch, removed)
+        parts = self._build(branch, size)
         self._built[key] = parts
-        self._bytes += self._bytes_of(branch, removed)
+        self._bytes += self._bytes_of(size)
         while self._bytes > self._cache_bytes and len(self._built) > 1:
-            (name, dropped), _ = self._built.popitem(last=False)
-            self._bytes -= self._bytes_of(next(b for b in self.branches if b.name == name), dropped)
+            (_, dropped), _ = self._built.popitem(last=False)
+            self._bytes -= self._bytes_of(dropped)
         return parts
 
-    def _build(self, branch: Branch, removed: int) -> dict[str, nn.Module]:
-        trace = self._traces[branch.name]
+    def _build(self, branch: Branch, size: Size) -> dict[str, nn.Module]:
+        found = self._traces[branch.name]
+        if narrowing(branch, found, size) is not None:
+            return pruned_parts(self.architecture, self._current, branch, found, size)
+        trace = heads_of(found)
         if branch.name not in self._reordered:
             self._reordered[branch.name] = reordered_layer(self.architecture, self._current, branch, trace)
         layer = self._reordered[branch.name]
-        weight, bias = pruned_output(self.architecture, self._current, branch, trace, removed)
-        arranged = weight[:, _ranks(trace, removed).to(weight.device)]
+        weight, bias = pruned_output(self.architecture, self._current, branch, trace, size)
+        arranged = weight[:, _ranks(trace, branch.groups - size.groups).to(weight.device)]
         spec = self.architecture.spec(self._current, branch)
-        return leading_parts(layer, spec, branch.groups - removed, arranged, bias)
+        return leading_parts(layer, spec, size.groups, arranged, bias)
 
-    def _bytes_of(self, branch: Branch, removed: int) -> int:
-        """Bound the bytes that a built branch adds: the output matrix, and q, k, v where they are fused."""
-        columns = (branch.groups - removed) * branch.group_size
-        hidden = self._current.config.hidden_size
-        return 4 * hidden * columns * 4
+    def _bytes_of(self, size: Size) -> int:
+        """Bound the bytes that a built branch adds: the output matrix, and q, k, v if they are no views."""
+        return 4 * self._current.config.hidden_size * size.groups * size.width * 4
 
 
 def _ranks(trace: Trace, removed: int) -> torch.Tensor:
@@ -98,7 +100,7 @@ def _ranks(trace: Trace, removed: int) -> torch.Tensor:
 
 
 class CandidateLoss:
-    """The loss of candidates on fixed samples, as a function of the groups removed.
+    """The loss of candidates on fixed samples, as a function of the branches' sizes.
 
     Args:
         stitcher: makes the candidates; several losses may share one.
@@ -131,14 +133,14 @@ class CandidateLoss:
         affordable = int(state_bytes / max(1, 2 * self._state_bytes()))
         self._stride = max(1, -(-len(self._layers) // affordable)) if affordable else len(self._layers) + 1
         self._best = float("inf")
-        self._best_removed: list[int] = []
+        self._best_sizes: list[Size] = []
         self._best_states: dict[int, list[torch.Tensor]] = {}
 
     def _reference_outputs(self) -> list[torch.Tensor]:
         """Compute the outputs of the current model, which the loss refers to."""
         if self._loss == "task":
             return []
-        self._stitcher.install([0] * len(self._stitcher.branches))
+        self._stitcher.install([branch.size for branch in self._stitcher.branches])
         with torch.inference_mode():
             return [self._task.head.outputs(self._stitcher.model, batch) for batch in self._batches]
 
@@ -149,10 +151,10 @@ class CandidateLoss:
         return tokens * model.config.hidden_size * model.dtype.itemsize
 
     @torch.inference_mode()
-    def __call__(self, removed: Sequence[int]) -> float:
-        """Return the mean loss over samples (or tokens) with these numbers of groups removed."""
-        self._stitcher.install(removed)
-        start = self._first_to_run(removed)
+    def __call__(self, sizes: Sequence[Size]) -> float:
+        """Return the mean loss over samples (or tokens) with branches of these sizes."""
+        self._stitcher.install(sizes)
+        start = self._first_to_run(sizes)
         states: dict[int, list[torch.Tensor]] = {
             layer: self._best_states[layer] for layer in self._best_states if layer <= start
         }
@@ -168,7 +170,7 @@ class CandidateLoss:
         parts = self._workers.gathered(parts)
         loss = sum(part for part, _ in parts) / sum(count for _, count in parts)
         if loss < self._best:
-            self._best, self._best_removed, self._best_states = loss, [int(k) for k in removed], states
+            self._best, self._best_sizes, self._best_states = loss, list(sizes), states
         return loss
 
     def _loss_of_batch(self, number: int, batch: Batch) -> tuple[float, int]:
@@ -179,9 +181,9 @@ class CandidateLoss:
         head = self._task.head
         return head.divergence(model, head.outputs(model, batch), self._reference[number], batch)
 
-    def _first_to_run(self, removed: Sequence[int]) -> int:
+    def _first_to_run(self, sizes: Sequence[Size]) -> int:
         """Return the last layer whose input is remembered from the best candidate and still the same."""
-        compared = zip(self._stitcher.branches, removed, self._best_removed, strict=False)
+        compared = zip(self._stitcher.branches, sizes, self._best_sizes, strict=False)
         changed = next((branch.layer for branch, now, best in compared if now != best), 0)
         return max((layer for layer in self._best_states if layer <= changed), default=0)
 
