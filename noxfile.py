@@ -192,7 +192,7 @@ def check_wheels(session: nox.Session, wheels: list[str], readmes: list[str], gr
 def bench(session: nox.Session) -> None:
     """Run benchmarks: ``nox -s bench`` for all, ``nox -s bench -- obs --help`` for one."""
     install_bench(session)
-    alone = ["obs", "profiler", "spdy", "distill", "surgery", "stitch", "stages", "estimates"]
+    alone = ["obs", "profiler", "spdy", "distill", "surgery", "stitch", "stages", "estimates", "engines"]
     with_data = [
         "models",
         "oneshot",

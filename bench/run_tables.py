@@ -10,7 +10,10 @@ from oneshot_judge import Judge
 from ziplm.files import read_json, write_json
 from ziplm.options.toml import load_options
 from ziplm.pipelines.loading import load_start
+from ziplm.results.alternatives_table import compared_models, headings
+from ziplm.results.run_data import read_run
 from ziplm.results.table import sizes_text, speed_text
+from ziplm.results.texts import environment_text
 from ziplm.runs.folder import Run
 
 SPLIT = "held-out"
@@ -185,3 +188,11 @@ def generation_table(folder: Path) -> None:
     print_markdown(head, rows)
     gone, mean = ["attentions gone", "FFNs gone"], ["mean heads of the rest", "mean width of the rest"]
     print_markdown(["", *gone, *mean, "heads/width of each layer"], shapes)
+
+
+def alternatives_table(folder: Path) -> None:
+    """Print, for each run, the members beside what people do instead: metric, speed and size on disk."""
+    for path in sorted(folder.glob("*/alternatives.json")):
+        run = read_run(path.parent)
+        print(f"\n{run.label}: {environment_text(run.reports[0]['environment'])}")
+        print_markdown(headings(run), [row.texts() for row in compared_models(run)])

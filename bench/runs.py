@@ -19,7 +19,14 @@ from pathlib import Path
 from harness import announce
 from models import BUILD
 from run_inputs import AS_IT_COMES, INPUTS, RANDOM, dense_model
-from run_tables import calibration_table, family_table, generation_table, judge_all, sparsity_table
+from run_tables import (
+    alternatives_table,
+    calibration_table,
+    family_table,
+    generation_table,
+    judge_all,
+    sparsity_table,
+)
 
 ONE_THREAD = ("--threads", "1", "--clock", "cpu")
 SAMPLES = (4, 32, 128, 512, 2048, 4096)
@@ -28,6 +35,9 @@ SHORT = ("--calibration-samples", "512", "--search-samples", "64", "--evaluation
 # For random weights, where a few samples and a short search are enough.
 BRIEF = ("--calibration-samples", "64", "--search-samples", "16", "--evaluations", "10")
 LONG = ("--profile-seconds", "240", "--measure-seconds", "90")
+ONNXRUNTIME = ("--engine", "onnxruntime", "--alternatives")
+INT8 = (*ONNXRUNTIME, "--quantize", "int8")
+BATCHES, SINGLE = ("--batch-size", "8"), ("--regime", "latency", "--input-length", "32")
 GENERATE = "--regime generate --new-tokens 32 --prompt-length 16 --prompt-length 32 --prompt-length 64"
 
 
@@ -72,6 +82,19 @@ EXPERIMENTS = {
     "stsb": Experiment("minilm-stsb", "stsb", "{data}/STS-B/train.tsv", "{data}/STS-B/dev.tsv", UP_TO_3),
     "mrpc": Experiment("minilm-mrpc", "mrpc", "{data}/MRPC/train.tsv", "{data}/MRPC/dev.tsv", UP_TO_3),
     "embedding": Experiment(AS_IT_COMES, "embedding", "{sentences}", "{data}/STS-B/dev.tsv", UP_TO_3),
+    "engines": Experiment(
+        AS_IT_COMES,
+        "embedding",
+        "{sentences}",
+        "{data}/STS-B/dev.tsv",
+        {
+            "onnxruntime-int8-8x128": (*repeated("--speedup", (3, 4, 6)), *BATCHES, *INT8),
+            "onnxruntime-int8-1x32": (*repeated("--speedup", (3, 4)), *SINGLE, *INT8),
+            "openvino-int8-8x128": ("--speedup", "4", *BATCHES, *INT8, "--engine", "openvino"),
+            "onnxruntime-8x128": (*repeated("--speedup", (2, 3, 4)), *BATCHES, *ONNXRUNTIME),
+        },
+        alternatives_table,
+    ),
     "squad": Experiment(
         "minilm-squad",
         "squad",

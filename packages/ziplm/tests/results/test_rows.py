@@ -178,7 +178,9 @@ def test_a_file_that_is_no_report_is_named(tmp_path: Path, missing: str) -> None
         read_run(tmp_path)
 
 
-@pytest.mark.parametrize("found", ['{"name": "int8"}', '[{"metric": 1}]', "[1]"])
+@pytest.mark.parametrize(
+    "found", ['{"name": "int8"}', '[{"metric": 1}]', "[1]", '[{"name": "a", "speedup": "2"}]']
+)
 def test_alternatives_of_another_shape_are_refused(tmp_path: Path, found: str) -> None:
     folder = write_run(tmp_path / "run", (2.0,))
     (folder / "alternatives.json").write_text(found, encoding="utf-8")

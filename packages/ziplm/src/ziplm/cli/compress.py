@@ -128,6 +128,7 @@ def _compress(asked: Options, as_json: bool, quiet: bool, verbose: bool) -> None
 
     from ziplm.api import run_compress
     from ziplm.cli.report import report_line
+    from ziplm.results.alternatives_table import print_alternatives
     from ziplm.results.table import print_family
     from ziplm.runs.progress import Bars, Silent
     from ziplm.runs.workers import own_rank
@@ -139,5 +140,8 @@ def _compress(asked: Options, as_json: bool, quiet: bool, verbose: bool) -> None
     if as_json:
         click.echo(json.dumps(family.to_dict(), indent=1))
     else:
-        print_family(family, Console(highlight=False))
+        console = Console(highlight=False)
+        print_family(family, console)
+        if asked.alternatives:
+            print_alternatives(Path(asked.output), console)
     click.echo(report_line(Path(asked.output)), err=as_json)

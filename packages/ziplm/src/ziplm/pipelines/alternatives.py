@@ -21,7 +21,7 @@ from ziplm.pipelines.engine_steps import calibration_inputs, dense_in_engine
 from ziplm.pipelines.evaluation_steps import evaluate, evaluate_dense
 from ziplm.pipelines.loading import load_member
 from ziplm.pipelines.values import Start
-from ziplm.results.run_data import ALTERNATIVES
+from ziplm.results.reports import ALTERNATIVES
 from ziplm.runs.folder import Run
 from ziplm.runs.progress import Advance
 from ziplm.stages.choices import Choices
@@ -55,16 +55,17 @@ def measure_alternatives(start: Start, dense_choices: Choices, targets: Sequence
 def dropped_layers(choices: Choices, targets: Sequence[Target]) -> dict[str, list[int]]:
     """Return the layers that are kept, by a name that says so: every second one, and as targets require."""
     layers = 1 + max(levels.branch.layer for levels in choices.levels)
-    kept = {f"every second of {layers} layers": list(range(0, layers, 2))}
+    kept = {"every 2nd layer": list(range(0, layers, 2))}
     per_layer = (choices.unpruned_seconds - choices.table.fixed) / layers
     for target in targets:
         if target.kind != "speedup":
             continue
         allowed = choices.dense_seconds / target.value - choices.table.fixed
         count = min(layers - 1, int(allowed / per_layer))
+        plural = "s" if count > 1 else ""
         if count >= 1:
-            kept[f"first {count} of {layers} layers"] = list(range(count))
-            kept[f"{count} of {layers} layers, spread"] = evenly_spaced(layers, count)
+            kept[f"first {count} layer{plural}"] = list(range(count))
+            kept[f"{count} layer{plural}, spread"] = evenly_spaced(layers, count)
     return {name: chosen for name, chosen in kept.items() if len(chosen) < layers}
 
 

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any, overload
 
 from ziplm.options.targets import Target
-from ziplm.results.reports import read_family_report, read_report, read_training
+from ziplm.results.reports import (
+    ALTERNATIVES,
+    read_alternatives,
+    read_family_report,
+    read_report,
+    read_training,
+)
 from ziplm.runs.folder import Run
 
 DENSE_TRAINING = "training.json"
@@ -50,16 +56,21 @@ class Family(Sequence[Member]):
 
     Attributes:
         members: the members.
+        alternatives: what else could be done to the dense model, measured in the same run if that was asked
+            for; see `ziplm.results.reports.read_alternatives`.
     """
 
     members: tuple[Member, ...]
+    alternatives: tuple[dict[str, Any], ...] = ()
 
     @overload
     def __getitem__(self, index: int) -> Member: ...
     @overload
     def __getitem__(self, index: slice) -> "Family": ...
     def __getitem__(self, index: int | slice) -> "Member | Family":
-        return Family(self.members[index]) if isinstance(index, slice) else self.members[index]
+        if isinstance(index, slice):
+            return Family(self.members[index], self.alternatives)
+        return self.members[index]
 
     def __len__(self) -> int:
         return len(self.members)
@@ -72,18 +83,18 @@ class Family(Sequence[Member]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {"members": [member.to_dict() for member in self.members]}
+        members = [member.to_dict() for member in self.members]
+        return {"members": members, "alternatives": list(self.alternatives)}
 
 
 def read_family(run: Run, targets: Sequence[Target]) -> Family:
     """Read the finished targets of a run."""
-    return Family(
-        tuple(
-            Member(target.name, run.member_folder(target.name), read_report(run.report_file(target.name)))
-            for target in targets
-            if run.is_done(target.name)
-        )
+    members = tuple(
+        Member(target.name, run.member_folder(target.name), read_report(run.report_file(target.name)))
+        for target in targets
+        if run.is_done(target.name)
     )
+    return Family(members, read_alternatives(run.folder / ALTERNATIVES))
 
 
 def family_report(run: Run, targets: Sequence[Target]) -> dict[str, Any]:

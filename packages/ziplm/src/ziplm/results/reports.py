@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from ziplm.errors import BadRun
 from ziplm.files import read_json
+
+ALTERNATIVES = "alternatives.json"
+"""File in the run folder with what else could be done to the dense model, measured in the same way."""
 
 _Positive = Annotated[float, Field(gt=0)]
 _Count = Annotated[int, Field(ge=0)]
@@ -82,6 +85,18 @@ class _Report(_Part):
         return sizes
 
 
+class _Alternative(_Part):
+    name: str
+    metric: float | None = None
+    interval: _Interval | None = None
+    difference_interval: _Interval | None = None
+    speedup: _Positive | None = None
+    low: float | None = None
+    high: float | None = None
+    bytes_on_disk: float | None = None
+    sentence: str | None = None
+
+
 class _FamilyReport(_Training):
     targets: list[str]
     trainings: _Count
@@ -105,6 +120,29 @@ def read_family_report(path: Path) -> dict[str, Any]:
 def read_training(path: Path) -> dict[str, Any]:
     """Read the summary of the dense model's training; raises BadRun like `read_report`."""
     return _read(path, _Training)
+
+
+def read_alternatives(path: Path) -> tuple[dict[str, Any], ...]:
+    """Read what else could be done to the dense model, `ALTERNATIVES`; empty if the file is missing.
+
+    Returns:
+        A dictionary for each alternative, with a ``name``, and where they are known ``metric`` and its 95 %
+        ``interval``, the ``difference_interval`` of metric minus dense metric, the measured ``speedup`` with
+        ``low`` and ``high`` of its 99 % interval, ``bytes_on_disk``, and a ``sentence`` that explains it.
+
+    Raises:
+        BadRun: if the file is something else.
+    """
+    if not path.is_file():
+        return ()
+    found = read_json(path)
+    try:
+        TypeAdapter(list[_Alternative]).validate_python(found)
+    except ValidationError:
+        raise BadRun(
+            f"{path} is not a list of alternatives with names and numbers", "correct or delete it"
+        ) from None
+    return tuple(found)
 
 
 def _read(path: Path, kind: type[_Part]) -> dict[str, Any]:

@@ -17,24 +17,10 @@ from latency_profiler import LatencyTable
 from ziplm.errors import BadRun, one_line
 from ziplm.files import believed, read_json
 from ziplm.results.family import DENSE_TRAINING
-from ziplm.results.reports import read_report, read_training
+from ziplm.results.reports import ALTERNATIVES, read_alternatives, read_report, read_training
 from ziplm.results.scaling import speedup_of
 from ziplm.runs.folder import Run
 from ziplm.runs.table import read_run_table
-
-ALTERNATIVES = "alternatives.json"
-"""File in the run folder with what else could be done to the dense model, measured in the same way.
-
-It is a list of objects with these keys, all optional but the first:
-
-    name            such as "dense + int8"
-    metric          value of the run's metric
-    interval        its 95 % interval, two numbers
-    speedup         measured speedup over the dense model
-    low, high       its 99 % interval
-    bytes_on_disk   size of its weights
-    sentence        what it is, in one sentence
-"""
 
 Report = dict[str, Any]
 
@@ -95,7 +81,7 @@ def read_run(folder: Path) -> RunData:
         latency=read_run_table(run.latency_file) if run.latency_file.is_file() else None,
         searches=_read_searches(run),
         dense_training=read_training(dense) if dense.is_file() else None,
-        alternatives=_read_alternatives(folder / ALTERNATIVES),
+        alternatives=read_alternatives(folder / ALTERNATIVES),
     )
 
 
@@ -134,15 +120,6 @@ def _read_searches(run: Run) -> dict[str, list[float]]:
         if losses:
             searches[path.parent.name] = losses
     return searches
-
-
-def _read_alternatives(path: Path) -> tuple[dict[str, Any], ...]:
-    if not path.is_file():
-        return ()
-    found = read_json(path)
-    if not (isinstance(found, list) and all(isinstance(each, dict) and "name" in each for each in found)):
-        raise BadRun(f"{path} is not a list of alternatives with names", "correct or delete it")
-    return tuple(found)
 
 
 def is_local_path(model: str) -> bool:
