@@ -53,11 +53,11 @@ def compare_scales(model: PreTrainedModel, samples: list[dict[str, torch.Tensor]
         "int8, static": quantize_onnx_static(exact, folder / "static.onnx", samples[:CALIBRATION]),
     }
     loaded = {name: load_onnx(file, threads=1) for name, file in files.items()}
-    rows = {name: [file.stat().st_size // 10**6] for name, file in files.items()}
+    rows: dict[str, list[object]] = {n: [file.stat().st_size // 10**6] for n, file in files.items()}
     judges = samples[CALIBRATION:]
     for name, other in loaded.items():
         distances = [pooled_distance(loaded["float32"], other, sample) for sample in judges]
-        rows[name].append(f"{sum(distances) / len(distances):.4f}")
+        rows[name].append(f"{abs(sum(distances)) / len(distances):.4f}")
     for batch, length in SHAPES:
         ids = torch.full((batch, length), 2000)
         values = {
