@@ -108,7 +108,7 @@ def run_compress(options: Options, reporter: Reporter, command: str, inputs: Inp
         if options.mode == "gradual":
             compress_gradually(options, run)
         elif todo := workers.first(lambda: [target for target in targets if not run.is_done(target.name)]):
-            compress_oneshot(options, todo, run)
+            compress_oneshot(options, todo, run)  # also with fine-tuning
         return read_family(run, targets)
 
 

@@ -14,7 +14,7 @@ SECTIONS = {
     "data": "Data",
     "environment": "Environment: where the models must be fast",
     "method": "Method",
-    "training": "Training, with --mode gradual",
+    "training": "Training, with --mode finetune or gradual",
     "run": "Run",
 }
 """Titles of the sections of options, in the order of the help page."""

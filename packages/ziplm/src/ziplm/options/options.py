@@ -142,10 +142,15 @@ class Options(
         return max(DATA_LENGTH, *self.input_length, 1)
 
     @property
+    def trains(self) -> bool:
+        """Whether members are fine-tuned."""
+        return self.mode != "oneshot"
+
+    @property
     def trains_dense(self) -> bool:
         """Whether the dense model is fine-tuned first."""
         by_epochs = self.dense_steps < 0 and self.dense_epochs > 0
-        return self.mode == "gradual" and (self.dense_steps > 0 or by_epochs)
+        return self.trains and (self.dense_steps > 0 or by_epochs)
 
     @property
     def task_settings(self) -> dict[str, Any]:

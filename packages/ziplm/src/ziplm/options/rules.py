@@ -99,12 +99,13 @@ RULES = (
         ("dense_steps",), lambda value: value >= 0 or value == -1, "{name} is {value}", "use 0 or more, or -1"
     ),
     Rule(
-        ("memory_gb", "measure_seconds", "profile_seconds"),
+        ("memory_gb", "measure_seconds", "profile_seconds", "train_minutes"),
         _is_positive,
         "{name} is {value:g}",
         "use more than 0",
     ),
     Rule((*LOSS_WEIGHTS, "dense_epochs"), lambda value: value >= 0, "{name} is {value:g}", "use 0 or more"),
+    Rule(("warmup",), lambda value: 0 <= value < 1, "warmup is {value:g}", "give a share from 0 to below 1"),
     *(
         Rule(names, partial(_is_at_most, most), "{name} is {value}", f"use at most {most}")
         for names, most in (
@@ -112,7 +113,7 @@ RULES = (
             (("input_length", "prompt_length", "max_length", "new_tokens"), MOST_TOKENS),
             ((*COUNTS, "evaluations", "steps_per_target", "dense_steps"), MOST_OF_ALL),
             (("memory_gb", "dense_epochs", "epochs_per_step"), 10**6),
-            (("measure_seconds", "profile_seconds"), MOST_OF_ALL),
+            (("measure_seconds", "profile_seconds", "train_minutes"), MOST_OF_ALL),
         )
     ),
 )
@@ -130,7 +131,7 @@ def check_options(options: Any) -> None:
     _ = options.setting  # raises UsageError if lengths, regime and engine do not go together
     require(len(options.text_column) <= 2, f"{len(options.text_column)} text columns", "give one or two")
     require(
-        options.mode == "oneshot" or any(getattr(options, name) for name in LOSS_WEIGHTS),
+        not options.trains or any(getattr(options, name) for name in LOSS_WEIGHTS),
         "all weights of the loss are 0",
         "give one; without a teacher, --task-weight 1",
     )

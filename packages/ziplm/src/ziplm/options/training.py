@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from ziplm.errors import UsageError
 
@@ -27,7 +27,8 @@ class TrainingOptions:
         seed: seed of the data order and of dropout; the same seed gives the same weights.
         dropout: False trains without dropout, whatever the model's config says.
         precision: "float32", or on a GPU mixed precision with "bf16" or "fp16"; weights keep their type.
-        checkpoints: number of evenly spaced checkpoints to resume from.
+        checkpoints: number of evenly spaced checkpoints to resume from; samples kept apart are checked there.
+        patience: number of checks in a row without a lower loss after which the training ends; 0 for never.
         report_to: experiment trackers by their names in transformers, such as "tensorboard".
     """
 
@@ -44,6 +45,7 @@ class TrainingOptions:
     dropout: bool = True
     precision: Precision = "float32"
     checkpoints: int = 10
+    patience: int = 0
     report_to: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -63,9 +65,25 @@ class TrainingOptions:
                 f"be one of {', '.join(get_args(Precision))}",
             ),
             ("checkpoints", self.checkpoints >= 1, "be at least 1"),
+            ("patience", self.patience >= 0, "be zero or positive"),
         ):
             if not allowed:
                 raise UsageError(f"{name} is {getattr(self, name)!r}", f"it must {rule}")
+
+
+class Check(NamedTuple):
+    """How a model does on samples kept apart from its training, at one of its steps.
+
+    Attributes:
+        step: number of optimizer steps so far; 0 is the model before the training.
+        loss: mean loss on these samples.
+        metric: main metric of the task on them; None if the loss is not the lowest so far, or if training
+            examples lack what the metric needs.
+    """
+
+    step: int
+    loss: float
+    metric: float | None
 
 
 @dataclass(frozen=True)
@@ -73,11 +91,14 @@ class TrainingSummary:
     """Summary of a finished training.
 
     Attributes:
-        steps: number of optimizer steps.
+        steps: number of optimizer steps; fewer than asked for if nothing improved.
         epochs: passes over the data.
         examples: examples seen by all processes, counting repetitions.
         seconds: duration of this call, without earlier calls that were killed.
         losses: about fifty pairs of a step and the mean loss since the previous one.
+        checks: the checks on samples kept apart; empty without such samples.
+        best_step: the step whose weights the model has: that of the check with the lowest loss, 0 if the
+            training did not lower it; without checks, the last one.
     """
 
     steps: int
@@ -85,3 +106,5 @@ class TrainingSummary:
     examples: int
     seconds: float
     losses: tuple[tuple[int, float], ...]
+    checks: tuple[Check, ...] = ()
+    best_step: int = 0

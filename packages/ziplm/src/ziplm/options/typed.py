@@ -68,16 +68,19 @@ class CompressOptions(TypedDict, total=False):
     dense_steps: int
     epochs_per_step: float
     steps_per_target: int
-    learning_rate: float
+    train_minutes: float | None
+    learning_rate: float | None
+    warmup: float
     train_batch_size: int
     gradient_accumulation: int
     weight_decay: float
-    dropout: bool
+    dropout: bool | None
     precision: Precision
-    task_weight: float
+    task_weight: float | None
     logit_weight: float
     token_weight: float
     temperature: float
+    keep_best: bool
     report_to: str | Sequence[str]
     alternatives: bool
     calibration_batch_size: int

@@ -85,7 +85,7 @@ def estimate(
         if start.options.mode == "gradual":
             stages, current = model.pruning(run, current), model.speedup(target)
         each[target.name] = stages | model.target(target)
-    if todo and start.options.mode == "oneshot":
+    if todo and start.options.mode != "gradual":
         once |= model.pruning(run, 1.0)
     if todo and not run.dense_predictions_file.exists():  # with the first target
         next(iter(each.values()))["evaluate"] += model.evaluation(1.0)
@@ -142,10 +142,12 @@ class _Model:
             "measure": self._measurement(speedup),
             "evaluate": self.evaluation(speedup),
         }
-        if self._options.mode == "gradual":
+        if self._options.trains:
             stages["finetune"] = self._finetuning(
                 speedup, self._options.epochs_per_step, self._options.steps_per_target
             )
+            if self._options.train_minutes is not None:
+                stages["finetune"] = 60 * self._options.train_minutes
         if target.kind == "recover":
             stages = {stage: ATTEMPTS * seconds for stage, seconds in stages.items()}
             stages["evaluate"] += STEPS * self.evaluation(speedup)

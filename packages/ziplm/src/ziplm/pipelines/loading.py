@@ -21,6 +21,7 @@ from ziplm.stages.clock import choose_clock, probe_machine
 from ziplm.stages.workload import require_device, with_default_lengths
 from ziplm.tasks import Features, Splits, Task, make_task
 from ziplm.tasks.classification import SequenceTask
+from ziplm.tasks.encoding import Chosen
 
 PERCENTILES = (10, 50, 90)  # of the lengths of the data, at which latency is measured
 FEWEST = 8  # smallest number of samples in each part of `Samples`, unless fewer are asked for
@@ -120,6 +121,20 @@ def _check(options: Options, task: Task, splits: Splits) -> None:
         raise UsageError(f"task {options.task} has no loss of its own", "use --loss kl")
 
 
+def kept_apart(start: Start) -> tuple[Sequence[Features], list[Features]]:
+    """Return the training examples without the dense model's judging samples, and these samples."""
+    train, samples = start.splits.train, start.samples
+    first = len(samples.calibration) + len(samples.search)
+    order = _random_order(train, start.options.seed)
+    rest = [*order[:first], *order[first + len(samples.judging) :]]
+    return Chosen(train, sorted(rest)), samples.judging
+
+
+def _random_order(train: Sequence[Features], seed: int) -> list[int]:
+    order: list[int] = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed)).tolist()
+    return order
+
+
 def draw_samples(train: Sequence[Features], options: Options, task: Task, seed: int) -> Samples:
     """Draw the samples for calibration, search and judging; no example is in two parts."""
     asked = options.calibration_samples or task.calibration_samples, options.search_samples
@@ -131,6 +146,6 @@ def draw_samples(train: Sequence[Features], options: Options, task: Task, seed: 
         raise UsageError(
             f"there are {len(train)} training examples", f"give at least {5 * FEWEST} to calibrate on"
         )
-    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed)).tolist()
+    order = _random_order(train, seed)
     chosen = [train[index] for index in order[: wanted + 2 * other]]
     return Samples(chosen[:wanted], chosen[wanted : wanted + other], chosen[wanted + other :])

@@ -1,13 +1,16 @@
-"""One-shot compression: every target is made from the dense model, without training.
+"""One-shot compression: every target is made from the dense model, without training or before it.
 
 Profile, calibrate, prune, priors, search, fit, measure and the evaluation of the dense model store their
 results in the run folder, so that a run can be resumed. The flow:
 
     load ─► profile ─► calibrate ─► prune ─► priors                        once for all targets
     search ─► fit ─► shrink ─► refit ─► measure ─► evaluate ─► save        for each target
+
+With `mode` finetune, each model is fine-tuned before it is measured, with the dense model as teacher.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +18,13 @@ from transformers import PreTrainedModel
 
 from ziplm.options.options import Options
 from ziplm.options.targets import Target
-from ziplm.pipelines import common_steps, engine_steps, evaluation_steps, target_steps
+from ziplm.pipelines import common_steps, engine_steps, evaluation_steps, target_steps, training_steps
 from ziplm.pipelines.alternatives import measure_alternatives
 from ziplm.pipelines.estimates import forecast
 from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.recover import Candidate, fastest_that_recovers
 from ziplm.pipelines.report import Shrunk, quantization_report, report_of
+from ziplm.pipelines.training_steps import Recipe
 from ziplm.pipelines.values import Pruned, Samples, Start
 from ziplm.results.table import difference_text
 from ziplm.runs.folder import Run
@@ -31,18 +35,24 @@ from ziplm.stages.priors import prior_names_for
 def compress_oneshot(options: Options, targets: Sequence[Target], run: Run) -> None:
     """Make a member of the family for each target."""
     start = load_start(options, run)
+    recipe = training_steps.make_recipe(start, run.workers) if options.trains else None
     table = common_steps.profile(start, run)
     dense_choices = common_steps.make_choices(start, start.dense, table)
     common_steps.require_reachable(dense_choices, targets)
     forecast(start, dense_choices, targets, run)
+    if recipe is not None:
+        start = training_steps.train_dense(start, recipe, run)
     pruned = prune_model(start, start.dense, dense_choices, start.samples, options.seed, run)
     for number, target in enumerate(targets, 1):
         run.begin_target(target.name, f"target {target.name} ({number} of {len(targets)})")
         make = make_recovering if target.kind == "recover" else make_candidate
-        candidate = make(start, pruned, target, run)
+        candidate = make(start, pruned, target, recipe, run)
         target_steps.save_member(start, candidate, run.member_folder(target.name), run)
+        run.workers.first(partial(training_steps.drop_trainings, run.target_state(target.name)))
     if options.alternatives:
         measure_alternatives(start, dense_choices, targets, run)
+    if recipe is not None:
+        training_steps.write_family_report(run)
 
 
 def prune_model(
@@ -58,22 +68,36 @@ def prune_model(
     return Pruned(current, samples, seed, fisher, traces, choices, dense_choices, prior_names)
 
 
-def make_candidate(start: Start, pruned: Pruned, target: Target, run: Run) -> Candidate:
+def make_candidate(
+    start: Start, pruned: Pruned, target: Target, recipe: Recipe | None, run: Run
+) -> Candidate:
     """Make the model for a target that states a speed or limits."""
     state = run.target_state(target.name)
-    shrunk = build_shrunk(start, pruned, target, state, run)
-    return finish(start, pruned, target, shrunk, state, run)
+    return build_and_finish(start, pruned, target, target, recipe, state, run)
 
 
-def make_recovering(start: Start, pruned: Pruned, target: Target, run: Run) -> Candidate:
+def build_and_finish(
+    start: Start, pruned: Pruned, target: Target, aim: Target, recipe: Recipe | None, state: Path, run: Run
+) -> Candidate:
+    """Make a model for a target: build it for `aim`, fine-tune it if there is a recipe, and finish it."""
+    shrunk = build_shrunk(start, pruned, aim, state, run)
+    training = None
+    # A target that quantisation alone meets is the dense model, which has nothing to learn from itself.
+    if recipe is not None and any(shrunk.fitted.levels):
+        training = training_steps.finetune_member(start, recipe, shrunk.model, state, run)
+    return finish(start, pruned, target, shrunk, state, run, training)
+
+
+def make_recovering(
+    start: Start, pruned: Pruned, target: Target, recipe: Recipe | None, run: Run
+) -> Candidate:
     """Make the model for a target that states a share of the metric: the best of a few attempts."""
     guess = target_steps.guess_speedup(start, pruned, target, run)
 
     def build(number: int, speedup: float) -> Candidate:
         aim = Target("speedup", speedup, target.limits)
         state = run.target_state(target.name) / f"attempt{number}"
-        shrunk = build_shrunk(start, pruned, aim, state, run)
-        return finish(start, pruned, target, shrunk, state, run)
+        return build_and_finish(start, pruned, target, aim, recipe, state, run)
 
     largest_speedup = pruned.choices.largest_speedup
     found = fastest_that_recovers(guess, largest_speedup, start.task.greater_is_better, build)

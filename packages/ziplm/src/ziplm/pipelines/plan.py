@@ -122,7 +122,7 @@ def _memory(start: Start, columns: Sequence[int]) -> float:
     # Two models; Hessians and the working copies of the largest; one trace, which may be held twice.
     memory = 2 * _model_bytes(start) + moments + 4 * max(hessians, default=0)
     memory += 2 * max(_trace_bytes(start, columns), default=0)
-    if start.options.mode == "gradual":
+    if start.options.trains:
         memory += TRAINING_MEMORY * _model_bytes(start)
     return memory
 
@@ -130,6 +130,6 @@ def _memory(start: Start, columns: Sequence[int]) -> float:
 def _disk(start: Start, columns: Sequence[int], members: int) -> float:
     """Estimate the size of the run folder, in bytes."""
     disk = sum(_trace_bytes(start, columns)) + members * _model_bytes(start)
-    if start.options.mode == "gradual":
+    if start.options.trains:
         disk += 2 * TRAINING_MEMORY * _model_bytes(start)  # two checkpoints of a training
     return disk

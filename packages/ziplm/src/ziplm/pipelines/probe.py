@@ -57,7 +57,7 @@ def probe(start: Start) -> UnitTimes:
     samples = _few_samples(start, now)
     forward, divergence = _forward_and_divergence(start, samples, now)
     options = start.options
-    trains = options.mode == "gradual"
+    trains = options.trains
 
     def fisher() -> object:
         return gather_fisher(start.dense, start.task, samples, batch_size=options.calibration_batch_size)
@@ -159,7 +159,7 @@ def _training(start: Start, samples: Sequence[Features], now: Callable[[], float
 
     devices = [] if model.device.type == "cpu" else [model.device]
     with torch.random.fork_rng(devices, device_type=model.device.type):
-        model.train(start.options.dropout)
+        model.train(start.options.dropout is not False)
         try:
             return _seconds(work, now)
         finally:

@@ -87,6 +87,7 @@ def report_of(
             "transformers": transformers.__version__,
             "python": platform.python_version(),
         },
+        "mode": start.options.mode,
         "seed": start.options.seed,
         "command": run.command,
         "seconds": run.seconds,

@@ -201,12 +201,18 @@ def _loading(auto_class: str, is_sentence_folder: bool) -> str:
     )
 
 
+_WAYS = {
+    "finetune": "in one shot from the dense model",
+    "gradual": "gradually: it was pruned from the next larger model of its family",
+}
+
+
 def _making(report: Report) -> str:
     versions = mapping(report.get("versions"))
     training = report.get("training")
     how = (
-        f"gradually: it was pruned and then fine-tuned for {training['steps']:,} steps with the dense model "
-        "as teacher, starting from the next larger model of its family"
+        f"{_WAYS.get(str(report.get('mode')), _WAYS['gradual'])}, and then fine-tuned for "
+        f"{training['steps']:,} steps with the dense model as teacher"
         if training
         else "in one shot from the dense model, without training"
     )

@@ -108,7 +108,9 @@ def page_values(runs: Sequence[RunData]) -> dict[str, Any]:
                 "label": run.label,
                 "model": run.model,
                 "task": str(run.options.get("task") or "unknown task"),
-                "mode": {"oneshot": "one-shot", "gradual": "gradual"}.get(run.options.get("mode", ""), ""),
+                "mode": {"oneshot": "one-shot", "finetune": "fine-tuned", "gradual": "gradual"}.get(
+                    run.options.get("mode", ""), ""
+                ),
                 "headline": headline(run),
                 "times": stage_times(run),
                 "commands": commands(run),

@@ -119,7 +119,7 @@ def _parts_done(run: Run, options: Options) -> dict[str, bool]:
     done = {"latency table": run.latency_file.exists()}
     if options.trains_dense:
         done["dense model"] = (run.dense_folder / "config.json").exists()
-    if options.mode == "oneshot":  # in gradual runs, each target has its own
+    if options.mode != "gradual":  # in gradual runs, each target has its own
         fisher = run.fisher_file.exists() or (run.state / "metric.safetensors").exists()  # its name in 0.1
         searching = (run.state / "targets").exists()  # the first search starts when all traces exist
         done[FISHER] = fisher or not options.gradients

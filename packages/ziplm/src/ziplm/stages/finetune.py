@@ -1,9 +1,10 @@
 """Fine-tune a model, with or without a teacher, so that a killed training resumes to the same weights."""
 
+import copy
 import inspect
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,10 +17,10 @@ from transformers.integrations.integration_utils import get_reporting_integratio
 
 from ziplm.errors import UsageError, one_line
 from ziplm.files import failed_writes_as_os_errors
-from ziplm.options.training import TrainingOptions, TrainingSummary
+from ziplm.options.training import Check, TrainingOptions, TrainingSummary
 from ziplm.stages.random_state import kept_random_state
-from ziplm.stages.trainer import DistillationTrainer, diverged
-from ziplm.stages.training_folder import claim, identity, last_whole, state_of
+from ziplm.stages.trainer import DistillationTrainer, checks_of, diverged, is_over
+from ziplm.stages.training_folder import claim, identity, last_whole, state_of, weights_of
 from ziplm.tasks.base import Features, Progress, Task
 from ziplm.tasks.heads import LABELS, Head
 
@@ -36,8 +37,13 @@ def finetune(
     loss: DistillationLoss | None = None,
     folder: str | Path,
     progress: Progress | None = None,
+    apart: Sequence[Features] = (),
+    checked: Callable[[Check], None] | None = None,
 ) -> TrainingSummary:
     """Train a model in place, and leave it in eval mode.
+
+    With samples kept apart, the model ends with the weights of the step with the lowest loss on them, which
+    may be those from before the training. They are checked before the training and at every checkpoint.
 
     If a call is killed, repeating it with the same arguments and initial weights resumes from the last
     complete checkpoint in `folder` and ends with the same weights. If the training is finished, the weights
@@ -54,6 +60,8 @@ def finetune(
             task loss alone.
         folder: folder for checkpoints, created if necessary.
         progress: called with the number of steps done and the total, in the first process only.
+        apart: examples like those of `features`, but not among them; empty to keep the last weights.
+        checked: called after each check, in the first process only.
 
     Raises:
         UsageError: if there are no examples, if the folder belongs to another training, or if model, teacher
@@ -64,18 +72,27 @@ def finetune(
     folder = Path(folder)
     check_teacher(model, teacher, loss)
     check_training(model, task, features, options, loss)
-    arguments = _arguments(model, len(features), options, folder)
+    arguments = _arguments(model, len(features), options, folder, checks=bool(apart))
     is_first_process = arguments.process_index == 0
-    claim(folder, identity(model, features, options, loss), is_first_process)
+    claim(folder, identity(model, features, options, loss, apart), is_first_process)
     last = last_whole(folder, is_first_process)
     _give_own_parameters(model)
+    before = copy.deepcopy(model.state_dict()) if apart else {}
     started = time.perf_counter()
-    if last is not None and (state := state_of(last)).global_step >= state.max_steps:
-        load_model(model, last / "model.safetensors", device=str(model.device))
-    else:
+    state = None if last is None else state_of(last)
+    resumed_at = None if state is None else state.global_step
+    if state is None or not is_over(state, options.patience):
+        arguments.eval_on_start = bool(apart) and last is None
         with _settings_kept(model, options.dropout), kept_random_state(), failed_writes_as_os_errors():
-            trainer = DistillationTrainer(model, task, features, arguments, teacher, loss, progress)
+            trainer = DistillationTrainer(
+                model, task, features, arguments, teacher, loss, progress, apart, options.patience, checked
+            )
             state = _trained(trainer, last)
+    best_step = (state.best_global_step or 0) if apart else state.global_step
+    if best_step == 0:
+        model.load_state_dict(before)
+    elif best_step != state.global_step or resumed_at == state.global_step:  # not what the model has now
+        load_model(model, weights_of(folder, best_step), device=str(model.device))
     model.zero_grad(set_to_none=True)
     if not all(parameter.isfinite().all() for parameter in model.parameters()):
         raise diverged("the weights became nan or infinite", state.global_step)
@@ -86,6 +103,8 @@ def finetune(
         examples=_examples_seen(state.global_step, len(features), options, arguments.world_size),
         seconds=time.perf_counter() - started,
         losses=tuple((int(entry["step"]), entry["loss"]) for entry in state.log_history if "loss" in entry),
+        checks=checks_of(state),
+        best_step=best_step,
     )
 
 
@@ -171,19 +190,28 @@ def check_training(
         ) from error
 
 
+def has_labels(model: PreTrainedModel, task: Task, features: Sequence[Features]) -> bool:
+    """Return whether the model can compute its own loss from the examples."""
+    return bool(len(features)) and bool(_label_names(model) & set(task.collate(features[:1])))
+
+
+def _label_names(model: PreTrainedModel) -> set[str]:
+    """Return the names of the labels that the model computes its own loss from."""
+    return {name for name in LABELS if name in inspect.signature(model.forward).parameters}
+
+
 def _check_labels(model: PreTrainedModel, task: Task, features: Sequence[Features]) -> None:
     """Raise UsageError unless the model can compute its own loss from the examples."""
-    taken = [name for name in LABELS if name in inspect.signature(model.forward).parameters]
-    if not taken:
+    if not _label_names(model):
         raise UsageError(
             f"{type(model).__name__} has no loss of its own", "give a teacher, and a loss with task=0"
         )
-    if not set(taken) & set(task.collate(features[:1])):
+    if not has_labels(model, task, features):
         raise UsageError("the examples have no labels", "check the training data, or distill with task=0")
 
 
 def _arguments(
-    model: PreTrainedModel, examples: int, options: TrainingOptions, folder: Path
+    model: PreTrainedModel, examples: int, options: TrainingOptions, folder: Path, checks: bool
 ) -> TrainingArguments:
     arguments = TrainingArguments(
         output_dir=str(folder),
@@ -201,6 +229,7 @@ def _arguments(
         fp16=options.precision == "fp16",
         use_cpu=model.device.type == "cpu",
         save_strategy="steps",
+        eval_strategy="steps" if checks else "no",
         logging_strategy="steps",
         report_to=list(options.report_to) or "none",
         remove_unused_columns=False,
@@ -214,7 +243,7 @@ def _arguments(
     by_epochs = math.ceil(options.epochs * math.ceil(passes / options.gradient_accumulation))
     steps = options.max_steps if options.max_steps > 0 else by_epochs
     # Trainer accepts fractions of all steps as well, but then warns of a change when it resumes.
-    arguments.save_steps = math.ceil(steps / options.checkpoints)
+    arguments.save_steps = arguments.eval_steps = math.ceil(steps / options.checkpoints)
     arguments.logging_steps = math.ceil(steps / _LOGS)
     return arguments
 

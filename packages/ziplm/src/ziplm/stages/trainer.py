@@ -1,11 +1,13 @@
 """The Trainer of transformers with a distillation loss and a reproducible order of the data."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from token_distill import DistillationLoss, Outputs, Teacher
 from torch import nn
 from torch.utils.data import Sampler
@@ -22,10 +24,12 @@ from transformers.trainer_pt_utils import DistributedLengthGroupedSampler
 
 from ziplm.architectures.registry import architecture_of
 from ziplm.errors import NotFinite, UsageError, one_line
+from ziplm.options.training import Check
 from ziplm.stages.training_folder import mark_whole, wait_for_everyone
 from ziplm.tasks.base import Features, Progress, Task
 from ziplm.tasks.heads import Batch, inputs_of
 
+CHECKED_AT_ONCE = 32  # samples kept apart in a forward pass, whatever the number of processes
 PORTION = 1000  # examples read at once, which is faster where examples are tokenised when they are read
 
 
@@ -41,7 +45,11 @@ class DistillationTrainer(Trainer):
         teacher: PreTrainedModel | None,
         loss: DistillationLoss | None,
         progress: Progress | None,
+        apart: Sequence[Features] = (),
+        patience: int = 0,
+        checked: Callable[[Check], None] | None = None,
     ) -> None:
+        self.task, self.apart = task, apart
         # Trainer's own sampler draws from torch's global generator, so that a resumed epoch would differ.
         self.order = DistributedLengthGroupedSampler(
             arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size,
@@ -59,7 +67,8 @@ class DistillationTrainer(Trainer):
             args=arguments,
             data_collator=task.collate,
             train_dataset=features,
-            callbacks=[_Bookkeeping(self.order, progress)],
+            eval_dataset=apart or None,
+            callbacks=[_Bookkeeping(self.order, progress, patience, checked)],
         )
         self.remove_callback(PrinterCallback)
         self.teacher = None if teacher is None else Teacher(teacher, device=arguments.device)
@@ -117,16 +126,61 @@ class DistillationTrainer(Trainer):
             ) from error
         return parts.total, outputs
 
+    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+        """Check the model on the samples kept apart: the loss and, if it is the lowest so far, the metric.
+
+        The state of the Trainer remembers the lowest loss and its step, so that a resumed training knows it.
+        """
+        loss = self._loss_apart()
+        found = {"eval_loss": loss}
+        if self.state.best_metric is None or loss < self.state.best_metric:
+            self.state.best_metric, self.state.best_global_step = loss, self.state.global_step
+            metric = self.task.judged(self._plain_model, self.apart) if self.is_world_process_zero() else None
+            if metric is not None:
+                found["eval_metric"] = metric
+        self.log(found)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
+        return found
+
+    @torch.no_grad()
+    def _loss_apart(self) -> float:
+        """Return the mean loss on the samples kept apart; processes share the batches."""
+        batches = self.task.batches(self.apart, CHECKED_AT_ONCE)
+        model = self._plain_model
+        model.eval()
+        sums = torch.zeros(2, dtype=torch.float64, device=self.args.device)  # of losses, and of samples
+        for _, batch in islice(batches, self.args.process_index, None, self.args.world_size):
+            with self.compute_loss_context_manager():
+                loss = self.compute_loss(model, self._prepare_inputs(batch))
+            count = len(batch["input_ids"])
+            sums += sums.new_tensor([count * float(loss), count])
+        model.train()
+        if self.args.world_size > 1:
+            dist.all_reduce(sums)
+        return float(sums[0] / sums[1])
+
+    @property
+    def _plain_model(self) -> PreTrainedModel:
+        """The model itself, not as it is wrapped for several processes."""
+        assert isinstance(self.model, PreTrainedModel)
+        return self.model
+
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         return self.order
 
 
 class _Bookkeeping(TrainerCallback):
-    """Marks complete checkpoints, sets the epoch of the data order, and reports progress."""
+    """Marks complete checkpoints, sets the epoch of the data order, reports progress, and ends early."""
 
-    def __init__(self, order: DistributedLengthGroupedSampler, progress: Progress | None) -> None:
-        self.order = order
-        self.progress = progress
+    def __init__(
+        self,
+        order: DistributedLengthGroupedSampler,
+        progress: Progress | None,
+        patience: int,
+        checked: Callable[[Check], None] | None,
+    ) -> None:
+        self.order, self.progress = order, progress
+        self.patience, self.checked = patience, checked
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -140,12 +194,34 @@ class _Bookkeeping(TrainerCallback):
         if self.progress is not None and state.is_world_process_zero:
             self.progress(state.global_step, state.max_steps)
 
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        control.should_training_stop |= is_over(state, self.patience)
+        if self.checked is not None and state.is_world_process_zero:
+            self.checked(checks_of(state)[-1])
+
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         wait_for_everyone()  # each process writes the state of its own generators
         if state.is_world_process_zero:
-            mark_whole(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}")
+            mark_whole(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}", state.best_global_step)
+
+
+def checks_of(state: TrainerState) -> tuple[Check, ...]:
+    """Return all checks on samples kept apart."""
+    return tuple(
+        Check(int(entry["step"]), entry["eval_loss"], entry.get("eval_metric"))
+        for entry in state.log_history
+        if "eval_loss" in entry
+    )
+
+
+def is_over(state: TrainerState, patience: int) -> bool:
+    """Return whether all steps are done, or the last checks show that nothing improves any more."""
+    since_best = [check for check in checks_of(state) if check.step > (state.best_global_step or 0)]
+    return state.global_step >= state.max_steps or 0 < patience <= len(since_best)
 
 
 def diverged(what: str, step: int) -> NotFinite:

@@ -31,12 +31,14 @@ def identity(
     features: Sequence[Features],
     options: TrainingOptions,
     loss: DistillationLoss | None,
+    apart: Sequence[Features] = (),
 ) -> dict[str, Any]:
     """Return what must not change between a call and the one that resumes it, as JSON values."""
     identity = {
         "options": asdict(options),
         "loss": None if loss is None else asdict(loss),
         "examples": len(features),
+        "samples kept apart": len(apart),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
     }
     unpacked: dict[str, Any] = json.loads(json.dumps(identity))
@@ -112,15 +114,29 @@ def state_of(checkpoint: Path) -> TrainerState:
         return TrainerState.load_from_json(str(path))
 
 
-def mark_whole(checkpoint: Path) -> None:
-    """Mark a checkpoint as complete, and remove all older ones but the last.
+def mark_whole(checkpoint: Path, best_step: int | None = None) -> None:
+    """Mark a checkpoint as complete, and remove all older ones but the last and the best.
 
     Trainer would remove them as well, but also folders of other names, and those that links point to.
     """
     write_json(checkpoint / _WHOLE, _digests(checkpoint))
     checkpoints = _checkpoints(checkpoint.parent)
     for older in checkpoints[: max(0, checkpoints.index(checkpoint) - 1)]:
-        shutil.rmtree(older)
+        if older.name != f"checkpoint-{best_step}":
+            shutil.rmtree(older)
+
+
+def weights_of(folder: Path, step: int) -> Path:
+    """Return the file with the weights of one of a training's checkpoints.
+
+    Raises:
+        BadRun: if the checkpoint is missing, or a file of it has changed since it was written.
+    """
+    checkpoint = folder / f"checkpoint-{step}"
+    if not (checkpoint / _WHOLE).exists():
+        raise BadRun(f"{checkpoint}, the best checkpoint, is missing", f"delete {folder} to train again")
+    _require_unchanged(checkpoint)
+    return checkpoint / "model.safetensors"
 
 
 def _require_unchanged(checkpoint: Path) -> None:

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ziplm.architectures.checkpoint import load_with_head, model_class_of, read_config
 from ziplm.architectures.exported import home_of, open_model
 from ziplm.architectures.tokenizers import load_tokenizer
-from ziplm.errors import UsageError
+from ziplm.errors import NotFinite, UsageError
 from ziplm.options.source import Source
 from ziplm.tasks.heads import IGNORED, LABELS, Batch, Head
 
@@ -205,6 +205,15 @@ class Task(ABC):
             NotFinite: if an output of the model, or a metric, is not finite.
         """
         return self.metrics_of(self.predict(model, features, batch_size, progress))
+
+    def judged(self, model: PreTrainedModel, features: Sequence[Features]) -> float | None:
+        """Return the main metric of a model on training examples; None if it cannot be computed from them."""
+        if "labels" not in features[0]:
+            return None
+        try:
+            return self.evaluate(model, features)[self.metric]
+        except NotFinite:  # such as a correlation with predictions that are all the same
+            return None
 
     def prepare_reference(self, model: PreTrainedModel, features: Sequence[Features]) -> None:  # noqa: B027
         """Give the dense model to a task whose metric compares with it. By default, do nothing."""

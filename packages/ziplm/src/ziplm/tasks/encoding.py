@@ -38,6 +38,23 @@ class Examples(Sequence[Features]):
         return self.__getitems__(numbers) if isinstance(numbers, range) else self.__getitems__([numbers])[0]
 
 
+class Chosen(Examples):
+    """Some of the examples of another sequence, in the order of their indices."""
+
+    def __init__(self, examples: Sequence[Features], indices: Sequence[int]) -> None:
+        self.examples, self.indices = examples, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Features]:
+        """Return several examples by index."""
+        wanted = [self.indices[index] for index in indices]
+        if isinstance(self.examples, Examples):
+            return self.examples.__getitems__(wanted)
+        return [self.examples[index] for index in wanted]
+
+
 class Tokenised(Examples):
     """Texts or pairs of texts that are tokenised on every access.
 

@@ -1,0 +1,252 @@
+"""Steps that fine-tune: the dense model before pruning, and each member after it.
+
+A recipe says how all members of a run are fine-tuned: with which options, loss and examples. What the user
+leaves open is decided here; bench/gradual.py measures these decisions.
+"""
+
+import copy
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from token_distill import DistillationLoss
+from transformers import PreTrainedModel
+
+from ziplm.architectures.checkpoint import save
+from ziplm.errors import UsageError, one_line
+from ziplm.files import write_json
+from ziplm.options.options import Options
+from ziplm.options.toml import load_options
+from ziplm.options.training import Check, TrainingOptions
+from ziplm.pipelines.loading import kept_apart, load_member
+from ziplm.pipelines.values import Start
+from ziplm.results.family import DENSE_TRAINING, family_report
+from ziplm.runs.folder import Run
+from ziplm.runs.workers import ALONE, Workers
+from ziplm.stages.finetune import check_training, distillation_loss, finetune, has_labels, needs_teacher
+from ziplm.stages.training_time import steps_within
+from ziplm.tasks.base import Features
+
+RATE_OF_WIDTH = 0.2  # learning rate times hidden size: 5.2e-4 for MiniLM, 3.1e-3 for a GPT2 of width 64
+DENSE_RATE = 8e-5  # learning rate of the dense model, whose head may be new: the paper's for BERT-base
+COSINE = 30.0  # weight of a cosine distance, which is small, where a loss between logits has weight 1
+MOST_CHECKS, FEWEST_CHECKS = 10, 2  # of the samples kept apart, in one training
+CHECKED_SHARE = 0.2  # of the examples that a training sees; a check takes about half as long as training
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the members of a run are fine-tuned.
+
+    Attributes:
+        training: the hyper-parameters, with the batch size of one process.
+        loss: the loss.
+        examples: examples to train on.
+        apart: samples kept apart, which decide which weights are saved; empty to save the last ones.
+    """
+
+    training: TrainingOptions
+    loss: DistillationLoss
+    examples: Sequence[Features]
+    apart: Sequence[Features]
+
+
+def make_recipe(start: Start, workers: Workers = ALONE) -> Recipe:
+    """Decide how members are fine-tuned, and raise UsageError before any long work if that cannot be done."""
+    options = start.options
+    training = training_options(options, workers, start.dense.config.hidden_size)
+    loss = distillation(start)
+    examples, apart = kept_apart(start) if options.keep_best else (start.splits.train, [])
+    check_training(start.dense, start.task, examples, training, loss)
+    dropout = options.dropout if options.dropout is not None else not needs_teacher(loss)
+    return Recipe(replace(training, dropout=dropout), loss, examples, apart)
+
+
+def distillation(start: Start) -> DistillationLoss:
+    """Return the loss of fine-tuning; embedders learn from the cosine between the embeddings."""
+    options = start.options
+    task = options.task_weight
+    if task is None:
+        task = float(has_labels(start.dense, start.task, start.splits.train))
+    try:
+        return distillation_loss(
+            start.task.head,
+            task=task,
+            outputs=options.logit_weight * (1.0 if start.task.head.pooling is None else COSINE),
+            token=options.token_weight,
+            temperature=options.temperature,
+        )
+    except ValueError as error:
+        raise UsageError(
+            f"the loss cannot be made: {one_line(error)}", "check its weights and the temperature"
+        ) from error
+
+
+def training_options(options: Options, workers: Workers = ALONE, hidden_size: int = 768) -> TrainingOptions:
+    """Return the hyper-parameters of fine-tuning a member, with the batch size of one process.
+
+    Raises:
+        UsageError: if the batch size is not a multiple of the number of processes.
+    """
+    if options.train_batch_size % workers.world:
+        raise UsageError(
+            f"train_batch_size {options.train_batch_size} cannot be shared by {workers.world} processes",
+            "give a multiple of their number",
+        )
+    return TrainingOptions(
+        learning_rate=options.learning_rate or RATE_OF_WIDTH / hidden_size,
+        epochs=options.epochs_per_step,
+        max_steps=options.steps_per_target,
+        batch_size=options.train_batch_size // workers.world,
+        gradient_accumulation=options.gradient_accumulation,
+        warmup_ratio=options.warmup,
+        weight_decay=options.weight_decay,
+        seed=options.seed,
+        dropout=options.dropout is not False,
+        precision=options.precision,
+        report_to=options.report_to,
+    )
+
+
+def finetune_member(
+    start: Start, recipe: Recipe, small: PreTrainedModel, state: Path, run: Run
+) -> dict[str, Any]:
+    """Fine-tune a shrunk model in place, with the dense model as teacher; all processes train.
+
+    Args:
+        start: what the run starts from.
+        recipe: how to fine-tune.
+        small: the shrunk model. It stays as it is if the training does not lower the loss on the samples
+            kept apart.
+        state: folder for intermediate results.
+        run: the run.
+
+    Returns:
+        The summary of the training, as JSON values.
+    """
+    teacher = start.dense if needs_teacher(recipe.loss) else None
+    recipe = with_checks(_within_minutes(start, recipe, small, teacher, state, run), run.workers.world)
+    metric = start.task.metric
+
+    def note(check: Check) -> None:
+        judged = "" if check.metric is None else f", {metric} {check.metric:.4g}"
+        run.reporter.note(
+            f"fine-tune: step {check.step}, loss {check.loss:.4g}{judged} on samples kept apart"
+        )
+
+    with run.stage("finetune", "fine-tune") as advance:
+        summary = finetune(
+            small,
+            start.task,
+            recipe.examples,
+            recipe.training,
+            teacher=teacher,
+            loss=recipe.loss,
+            folder=state / "training",
+            progress=advance,
+            apart=recipe.apart,
+            checked=note,
+        )
+    if recipe.apart:
+        run.detail(f"fine-tune: the weights of step {summary.best_step} of {summary.steps} are kept")
+    return {**asdict(summary), "learning_rate": recipe.training.learning_rate}
+
+
+def _within_minutes(
+    start: Start,
+    recipe: Recipe,
+    small: PreTrainedModel,
+    teacher: PreTrainedModel | None,
+    state: Path,
+    run: Run,
+) -> Recipe:
+    """Turn minutes into a number of steps, which is stored: a resumed training has the same schedule."""
+    minutes = start.options.train_minutes
+    if minutes is None:
+        return recipe
+
+    def make() -> int:
+        seconds = 60 * minutes / (1 + (CHECKED_SHARE / 2 if recipe.apart else 0))
+        with run.stage("finetune", "fine-tune: timing some steps"):
+            return steps_within(
+                seconds,
+                small,
+                start.task,
+                recipe.examples,
+                recipe.training,
+                teacher=teacher,
+                loss=recipe.loss,
+                folder=state / "timing",
+            )
+
+    steps = run.stored(state / "steps.json", make, parse=_as_steps)
+    run.reporter.note(f"fine-tune: {minutes:g} minutes allow about {steps:,} steps")
+    return replace(recipe, training=replace(recipe.training, max_steps=steps))
+
+
+def _as_steps(document: Any) -> int:
+    if type(document) is not int or document < 1:
+        raise ValueError("not a number of steps")
+    return document
+
+
+def with_checks(recipe: Recipe, processes: int) -> Recipe:
+    """Choose how often the samples kept apart are checked, so that this takes a tenth of the time or so."""
+    if not recipe.apart:
+        return recipe
+    training = recipe.training
+    seen = training.epochs * len(recipe.examples)
+    if training.max_steps > 0:
+        seen = training.max_steps * training.batch_size * training.gradient_accumulation * processes
+    checks = round(CHECKED_SHARE * seen / len(recipe.apart))
+    checks = min(MOST_CHECKS, max(FEWEST_CHECKS, checks))
+    # The loss often falls only when the learning rate has fallen, so that patience must be long.
+    patience = max(FEWEST_CHECKS, checks // 2)
+    return replace(recipe, training=replace(training, checkpoints=checks, patience=patience))
+
+
+def train_dense(start: Start, recipe: Recipe, run: Run) -> Start:
+    """Return `start` with the dense model fine-tuned, or unchanged if not asked for. All processes train."""
+    options = start.options
+    if not options.trains_dense:
+        return start
+    state = run.state / "dense-training"
+    if run.workers.missing(run.dense_folder / "config.json"):
+        model = copy.deepcopy(start.dense)
+        training = replace(
+            recipe.training,
+            learning_rate=options.learning_rate or DENSE_RATE,
+            epochs=options.dense_epochs or 1.0,
+            max_steps=options.dense_steps,
+            dropout=options.dropout is not False,
+        )
+        with run.stage("finetune", "fine-tune the dense model") as advance:
+            summary = finetune(model, start.task, recipe.examples, training, folder=state, progress=advance)
+
+        def add_summary(made: Path) -> None:
+            write_json(made / DENSE_TRAINING, asdict(summary))
+
+        run.workers.first(lambda: save(model, run.dense_folder, start.tokenizer, also=add_summary))
+    run.workers.first(partial(drop_checkpoints, state))
+    return replace(start, dense=load_member(start, run.dense_folder))
+
+
+def write_family_report(run: Run) -> None:
+    """Write what the trainings and stages of all targets took, including targets of earlier commands."""
+    targets = load_options(run.options_file).targets()
+    run.workers.first(lambda: write_json(run.family_file, family_report(run, targets)))
+
+
+def drop_trainings(state: Path) -> None:
+    """Delete the checkpoints of all trainings of a target."""
+    for training in [state / "training", *state.glob("attempt*/training")]:
+        drop_checkpoints(training)
+
+
+def drop_checkpoints(training: Path) -> None:
+    """Delete the checkpoints of a training, which take several times a model's size."""
+    for checkpoint in training.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)
