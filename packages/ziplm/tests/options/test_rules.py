@@ -24,6 +24,8 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "memory_gb": (0.01, 0.0),
     "measure_seconds": (0.01, 0.0),
     "profile_seconds": (0.01, 0.0),
+    "train_minutes": (0.01, 0.0),
+    "warmup": (0.0, 1.0),
     **dict.fromkeys((*LOSS_WEIGHTS, "dense_epochs"), (0.0, -0.1)),
     "epochs_per_step": (1e6, 1e6 + 1),
 }

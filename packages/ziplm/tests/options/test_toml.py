@@ -60,6 +60,7 @@ def test_every_option_is_written_as_it_was_given(tmp_path: Path, regime: str) ->
         if name not in values and name not in UNUSED[regime]:
             values[name] = another_value(field.annotation, field.default)
     values |= {"engine": "onnxruntime", "quantize": "int8", "device": "cpu", "dtype": "float32"}
+    values["warmup"] = 0.5
     options = Options(**values)
     save_options(options, tmp_path / "c.toml")
     assert load_options(tmp_path / "c.toml") == options
@@ -72,7 +73,7 @@ def another_value(kind: Any, default: Any) -> Any:
         return (3,) if get_args(get_args(kind)[0])[0] in (int, float) else ("a",)
     if get_origin(kind) is Literal:
         return next(value for value in reversed(get_args(kind)) if value != default)
-    if kind is bool:
+    if kind in (bool, bool | None):
         return not default
     inner = kind if isinstance(kind, type) else get_args(get_args(kind)[0] or kind)[0]
     return 7 if inner in (int, float) else "x"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 SECTIONS = {
@@ -35,6 +35,12 @@ class Shown:
     metavar: str | None = None
     off: str | None = None
     unset: str | None = None
+
+
+class Section(BaseModel):
+    """Some of the options of a run, as fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 def option(default: Any, section: str, help: str, **shown: str) -> Any:  # noqa: A002

@@ -14,7 +14,6 @@ from ziplm.options.sections import (
     DataOptions,
     EnvironmentOptions,
     EssentialOptions,
-    FinetuneOptions,
     MethodOptions,
     RunOptions,
     TargetOptions,
@@ -22,6 +21,7 @@ from ziplm.options.sections import (
 from ziplm.options.setting import Setting
 from ziplm.options.source import Source
 from ziplm.options.targets import Kind, Target, make_targets
+from ziplm.options.training_section import FinetuneOptions
 from ziplm.options.values import parsed_settings
 
 SPEEDS: dict[str, Kind] = {"speedup": "speedup", "latency_ms": "latency", "recover": "recover"}
