@@ -61,9 +61,9 @@ def run(data: Path, steps: int, seeds: list[int]) -> None:
 
 def prune(data: Path, name: str, file: Path) -> Path:
     """Return the folder of the model that was pruned with these examples and not trained."""
-    base = gradual_sst2.options_of(data, HERE / f"pruned-{name}")
-    table = table_file(gradual_sst2.HERE, base)
-    options = replace(base, speedup=(TARGET,), train_file=str(file), latency_table=str(table))
+    folder, own = HERE / f"pruned-{name}", {"speedup": (TARGET,), "train_file": str(file)}
+    table = table_file(gradual_sst2.HERE, gradual_sst2.options_of(data, folder))
+    options = gradual_sst2.options_of(data, folder, latency_table=str(table), **own)
     return ziplm.compress(options=options, progress=True)[0].folder
 
 

@@ -11,8 +11,10 @@ from transformers import PreTrainedModel
 from ziplm.files import read_json, write_json, written_whole
 from ziplm.options.options import Options
 from ziplm.runs.opening import open_run
+from ziplm.stages.evaluate import divergences
 from ziplm.stages.profile import latency_table
 from ziplm.tasks import Features, Source, make_task
+from ziplm.tasks.heads import mean_divergence
 
 FOLDER = BUILD / "gradual"
 
@@ -26,16 +28,36 @@ def table_file(folder: Path, options: Options, seconds: float = 120) -> Path:
     return path
 
 
-def compress(options: Options, table: Path) -> ziplm.Family:
+def compress(options: Options, table: Path, pruned: Path | None = None) -> ziplm.Family:
     """Compress with a given latency table, but measure the members.
 
-    The option `latency_table` would switch off all measurements, so the table is copied to the run folder.
+    The option `latency_table` would switch off all measurements, so the table is copied to the run folder. So
+    are the traces and sizes of `pruned`, a one-shot run with the same seed, if it is given.
     """
     with open_run(options) as run:
+        if pruned is not None:
+            names = [
+                "fisher.safetensors",
+                "traces",
+                "priors",
+                *(f"targets/{t.name}" for t in options.targets()),
+            ]
+            for name in names:
+                if not (run.state / name).exists():
+                    copy(pruned / "state" / name, run.state / name)
         if not run.latency_file.exists():
             with written_whole(run.latency_file) as temporary:
                 shutil.copyfile(table, temporary)
     return ziplm.compress(options=options, progress=True)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a file or a folder."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target)
+    else:
+        shutil.copyfile(source, target)
 
 
 class Judge:
@@ -57,11 +79,13 @@ class Judge:
         return self.task.load_splits(self.model, self.tokenizer, source, self.max_length).train
 
     def __call__(self, model: PreTrainedModel) -> dict[str, float]:
-        """Return the main metric on every file."""
-        return {
+        """Return the main metric on every file, and the divergence from the dense model on the first."""
+        metrics = {
             name: self.task.evaluate(model, features)[self.task.metric]
             for name, features in self.splits.items()
         }
+        first = next(iter(self.splits.values()))
+        return {**metrics, "kl": mean_divergence(divergences(model, self.model, self.task, first))}
 
 
 def keep(path: Path, row: Mapping[str, Any]) -> None:

@@ -16,9 +16,9 @@ from ziplm.results.rows import (
     recovery_line,
     search_rows,
     size_rows,
-    training_rows,
 )
 from ziplm.results.run_data import read_reports, read_run, read_runs
+from ziplm.results.training_rows import check_rows, training_rows
 from ziplm.tasks import TASKS, make_task
 from ziplm_reports import ALTERNATIVES, DENSE, made_up_report, training, write_run
 
@@ -140,6 +140,32 @@ def test_steps_of_trainings_count_on(tmp_path: Path) -> None:
     assert [row["step"] for row in losses] == sorted(row["step"] for row in losses)
     assert [row["name"] for row in losses[:3]] == ["dense", "dense", "2x"]
     assert training_rows([read_run(write_run(tmp_path / "oneshot", (2.0,)))]) == ([], [])
+
+
+def test_steps_of_independent_trainings_start_at_zero(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", (2.0, 4.0), gradual=True)
+    run = read_run(folder)
+    run = replace(run, options={**run.options, "mode": "finetune"})
+    losses, metrics = training_rows([run])
+    firsts = {row["name"]: row["step"] for row in reversed(losses)}
+    assert len(set(firsts.values())) == 1
+    assert metrics == []
+
+
+def test_checks_are_rows_and_damaged_ones_are_left_out(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", (2.0, 4.0), gradual=True)
+    for name in ("2x", "4x"):
+        report = json.loads((folder / name / "metrics.json").read_text())
+        report["training"]["checks"] = [[0, 0.5, 0.8], [300, 0.25, None], [600, None, 1], "x", [1]]
+        write_json(folder / name / "metrics.json", report)
+    rows = check_rows([read_run(folder)])
+    found = [(row["name"], row["step"], row["loss"], row["value"]) for row in rows]
+    assert found == [
+        ("2x", 0, 0.5, 0.8),
+        ("2x", 300, 0.25, None),
+        ("4x", 600, 0.5, 0.8),
+        ("4x", 900, 0.25, None),
+    ]
 
 
 def test_trainings_are_in_the_order_of_their_targets(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from ziplm.results.chart import (
     padded_domain,
     shape_by,
 )
-from ziplm.results.rows import Row, latency_rows, search_rows, training_rows
+from ziplm.results.rows import Row, latency_rows, search_rows
 from ziplm.results.run_data import RunData
 from ziplm.results.texts import environment_text, interval_text, number_text
+from ziplm.results.training_rows import check_rows, training_rows
 
 LOSSES = {
     "kl": "divergence from the current model (KL)",
@@ -103,33 +104,49 @@ def search_chart(runs: Sequence[RunData]) -> Chart | None:
 
 
 def training_charts(runs: Sequence[RunData]) -> list[Chart]:
-    """Draw the loss and the metric over the steps of all trainings; no chart if nothing was trained."""
+    """Draw losses and metrics over the steps of all trainings; no chart if nothing was trained."""
     losses, metrics = training_rows(runs)
-    if not metrics:
-        return []
     trained = [run for run in runs if any(report.get("training") for report in run.reports)]
+    counted = "Steps count on from one target to the next." if metrics else ""
     charts = []
     if losses:
-        positive = all(row["loss"] > 0 for row in losses)
-        scale: Spec = {"type": "log", "nice": False} if positive else {"zero": True}
-        title = "mean loss" + (", logarithmic" if positive else "")
-        charts.append(
-            make_chart(
-                "training-loss",
-                "loss while fine-tuning",
-                [_loss_sentence(trained[0].options), "Steps count on from one target to the next."],
-                _step_lines(trained, losses, "step", "optimizer steps of the whole run", title, scale),
-                losses,
-                {
-                    **({"run": lambda row: row["run"]} if len(trained) > 1 else {}),
-                    "model": lambda row: row["name"],
-                    "step": lambda row: str(row["step"]),
-                    "loss": lambda row: number_text(row["loss"]),
-                },
-                height=240,
-            )
-        )
-    return [*charts, _metric_chart(trained, metrics)]
+        sentences = [_loss_sentence(trained[0].options), counted]
+        charts.append(_loss_chart("training-loss", "loss while fine-tuning", sentences, trained, losses))
+    if checks := check_rows(runs):
+        title = "loss on samples kept apart while fine-tuning"
+        sentences = ["The weights with the lowest loss are saved.", counted]
+        charts.append(_loss_chart("training-checks", title, sentences, trained, checks))
+    return [*charts, _metric_chart(trained, metrics)] if metrics else charts
+
+
+def _loss_chart(
+    name: str, title: str, sentences: list[str], runs: Sequence[RunData], rows: list[Row]
+) -> Chart:
+    """Draw a loss over the steps, and list the metric where there is one."""
+    positive = all(row["loss"] > 0 for row in rows)
+    scale: Spec = {"type": "log", "nice": False} if positive else {"zero": True}
+    y_title = "mean loss" + (", logarithmic" if positive else "")
+    metric = " or ".join(dict.fromkeys(run.metric for run in runs))
+    judged = any(row.get("value") is not None for row in rows)
+    return make_chart(
+        name,
+        title,
+        sentences,
+        _step_lines(runs, rows, "step", "optimizer steps", y_title, scale),
+        rows,
+        {
+            **({"run": lambda row: row["run"]} if len(runs) > 1 else {}),
+            "model": lambda row: row["name"],
+            "step": lambda row: str(row["step"]),
+            "loss": lambda row: number_text(row["loss"]),
+            **({metric: lambda row: _value_text(row)} if judged else {}),
+        },
+        height=240,
+    )
+
+
+def _value_text(row: Row) -> str:
+    return "" if row.get("value") is None else number_text(row["value"])
 
 
 def _loss_sentence(options: dict[str, Any]) -> str:

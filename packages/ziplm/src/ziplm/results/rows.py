@@ -8,8 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ziplm.results.run_data import Report, RunData, finite
-from ziplm.results.scaling import speedup_of
+from ziplm.results.run_data import Report, RunData
 
 RECOVERY = 0.99
 """Share of the dense model's metric that figures mark with a line."""
@@ -136,7 +135,8 @@ def _wanted_speedup(report: Report, speed: dict[str, Any]) -> float | None:
     return None
 
 
-def _asked_speedup(report: Report) -> float | None:
+def asked_speedup(report: Report) -> float | None:
+    """Return the speedup that a member was asked for; None if its target states none."""
     return _wanted_speedup(report, report["measured"] or report["predicted"])
 
 
@@ -211,54 +211,3 @@ def search_rows(runs: Sequence[RunData]) -> list[Row]:
                         }
                     )
     return rows
-
-
-def training_rows(runs: Sequence[RunData]) -> tuple[list[Row], list[Row]]:
-    """Return the loss at each logged step of all trainings in order, and the metric after each training.
-
-    Steps count on from one training to the next. The metric of the dense model is that after its own
-    training, or at the start.
-    """
-    losses: list[Row] = []
-    metrics: list[Row] = []
-    for run in runs:
-        # In the order of their targets, as they were trained; measured speedups may be in another order.
-        in_order = sorted(run.reports, key=lambda report: _asked_speedup(report) or speedup_of(report))
-        trainings = [(report["target"]["name"], report) for report in in_order if report.get("training")]
-        if not trainings:
-            continue
-        steps = 0
-        if run.dense_training is not None:
-            losses += _loss_rows(run, "dense", "", 0, run.dense_training)
-            steps = int(run.dense_training.get("steps", 0))
-        metric = trainings[0][1]["metric"]
-        metrics.append(_metric_row(run, "dense", "", steps, metric["dense"], metric.get("dense_interval")))
-        for name, report in trainings:
-            key = member_key(run, report)
-            losses += _loss_rows(run, name, key, steps, report["training"])
-            steps += int(report["training"].get("steps", 0))
-            metric = report["metric"]
-            metrics.append(_metric_row(run, name, key, steps, metric["compressed"], metric.get("interval")))
-    return losses, metrics
-
-
-def _loss_rows(run: RunData, name: str, key: str, before: int, training: dict[str, Any]) -> list[Row]:
-    return [
-        {"run": run.label, "name": name, "key": key, "step": before + int(step), "loss": loss}
-        for step, loss in (pair for pair in map(finite, training.get("losses") or []) if len(pair) == 2)
-    ]
-
-
-def _metric_row(
-    run: RunData, name: str, key: str, step: int, value: float, interval: Sequence[float] | None
-) -> Row:
-    low, high = interval or (None, None)
-    return {
-        "run": run.label,
-        "name": name,
-        "key": key,
-        "step": step,
-        "value": value,
-        "value_low": low,
-        "value_high": high,
-    }
