@@ -211,9 +211,10 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def docs(session: nox.Session) -> None:
-    """Build the documentation site into build/site; a broken link or an undocumented name is an error."""
+    """Build the documentation site into build/site, and run the commands of all pages on tiny models."""
     install(session, *editable(*PACKAGES), group="docs")
     build_site(session)
+    session.run("pytest", "docs-site", *session.posargs, env=ONE_THREAD)
 
 
 def build_site(session: nox.Session) -> None:
@@ -258,8 +259,7 @@ def find_chromium(session: nox.Session) -> str:
 def demo(session: nox.Session) -> None:
     """Fine-tune a real model, compress it to 2x and 4x, and print what came of it."""
     install_bench(session)
-    folder = Path(session.create_tmp()) / "demo"
-    session.run("ziplm", "demo", "--output", str(folder), *session.posargs, env=ONE_THREAD)
+    session.run("ziplm", "demo", "--output", "build/demo", *session.posargs, env=ONE_THREAD)
 
 
 def install_bench(session: nox.Session) -> None:
