@@ -262,6 +262,16 @@ def demo(session: nox.Session) -> None:
     session.run("ziplm", "demo", "--output", "build/demo", *session.posargs, env=ONE_THREAD)
 
 
+@nox.session(default=False)
+def readme(session: nox.Session) -> None:
+    """Run the demo, and put its table and a picture of its report into the README."""
+    chromium = find_chromium(session)
+    install_bench(session)
+    install(session, group="browser")
+    session.run("ziplm", "demo", "--output", "build/demo", env=ONE_THREAD)
+    session.run("python", "docs-site/readme.py", "build/demo/bert/run", env={"CHROMIUM": chromium})
+
+
 def install_bench(session: nox.Session) -> None:
     """The packages, and the real weights and text that benchmarks use, by checksum."""
     install(session, *editable(*PACKAGES))

@@ -1,7 +1,8 @@
 """Makes the documentation site from the Markdown files of the repository, which stay readable where they are.
 
-READMEs, the changelog and the pages of the API and the command line become pages of the site. Links between
-files of the repository become links between pages; files that are not part of the site are named, not linked.
+READMEs, the changelog and the pages of the API and the command line become pages of the site, and so does the
+report of the demo, which is made from its figures (see readme.py). Links between files of the repository
+become links between pages; files that are not part of the site are named, not linked.
 """
 
 import posixpath
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+from ziplm.results.report_page import render
+from ziplm.results.run_data import read_runs
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("obs-structured", "latency-profiler", "spdy-search", "token-distill", "ziplm")
@@ -21,6 +24,9 @@ PAGES = {
     **{f"packages/{name}/README.md": f"packages/{name}.md" for name in PACKAGES},
 }
 """Pages of the site that are files outside of docs/, by their path in the repository."""
+
+MADE = {"docs-site/demo": "demo.html"}
+"""Other files of the site that are made from something in the repository."""
 
 CLI = """# Command line
 
@@ -43,6 +49,8 @@ def on_files(files: Files, config: Any) -> Files:
     made["cli.md"] = CLI
     for page, text in made.items():
         files.append(File.generated(config, page, content=text))
+    for source, page in MADE.items():
+        files.append(File.generated(config, page, content=render(read_runs([ROOT / source]))))
     return files
 
 
@@ -79,7 +87,7 @@ def link(match: re.Match[str], source: str, place: str) -> str:
     wanted = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
     if not (ROOT / wanted).exists():
         raise FileNotFoundError(f"{source} links to {target}, which does not exist")
-    found = PAGES.get(wanted) or PAGES.get(f"{wanted}/README.md")
+    found = PAGES.get(wanted) or PAGES.get(f"{wanted}/README.md") or MADE.get(wanted)
     if found is None and wanted.startswith("docs/"):
         found = wanted.removeprefix("docs/")
     if found is None:

@@ -10,7 +10,7 @@ from ziplm.results.chart import cut_axis_title, padded_domain, theme
 from ziplm.results.figures import FORMATS, charts_of, plot_run
 from ziplm.results.run_data import read_run
 from ziplm_compressed import options_for, write_files
-from ziplm_reports import write_run
+from ziplm_reports import ALTERNATIVES, write_run
 
 STARTS = {"png": b"\x89PNG", "svg": b"<svg", "pdf": b"%PDF"}
 
@@ -47,6 +47,13 @@ def test_figures_are_written_in_each_format(tmp_path: Path, suffix: str) -> None
         "search",
     ]
     assert all(path.read_bytes().startswith(STARTS[suffix]) for path in files)
+
+
+def test_the_figure_of_quality_says_what_its_letters_stand_for(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", (2.0,), alternatives=ALTERNATIVES)
+    texts = {path.stem: texts_of(path) for path in plot_run(folder, suffix="svg")}
+    assert "A: dense + int8; B: 6 of 12 layers." in texts["quality"]
+    assert "dense + int8" not in texts["deviation"]
 
 
 def test_figures_name_the_model_the_units_and_the_intervals(tmp_path: Path) -> None:

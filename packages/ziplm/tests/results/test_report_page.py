@@ -12,6 +12,7 @@ from ziplm.errors import MissingExtra, UsageError
 from ziplm.files import write_json
 from ziplm.results.report_page import render, write_report
 from ziplm.results.run_data import read_run, read_runs
+from ziplm.results.texts import environment_text
 from ziplm_reports import ALTERNATIVES, ENVIRONMENT, write_run
 
 EVIL = "</script><script>alert('x')</script><img src=x onerror=alert(1)>\"'&{{7*7}}"
@@ -95,6 +96,34 @@ def test_the_page_shows_the_result_the_table_and_the_environment(tmp_path: Path)
     }
     assert page.data["chosen"] == "run/2x"
     assert "none in layers 10, 11" in page.data["sentences"]["run/2x"]
+
+
+def test_alternatives_have_letters_in_the_chart_and_a_table_that_explains_them(tmp_path: Path) -> None:
+    unknown = {"name": "something else"}
+    page = page_of(write_run(tmp_path / "run", alternatives=[*ALTERNATIVES, unknown]))
+    marks = [row for row in page.data["charts"]["quality"]["data"]["values"] if row["kind"] == "alternative"]
+    assert [(row["label"], row["name"]) for row in marks] == [("A", "dense + int8"), ("B", "6 of 12 layers")]
+    for words in (
+        "mark alternative speedup, 99 % interval accuracy, 95 % interval on disk what it is",
+        "A dense + int8 2.20x [2.18, 2.23] 0.9197 [0.899, 0.936] 110 MB The dense model with weights",
+        "B 6 of 12 layers 1.93x 0.893 – Every second layer removed.",
+        "– something else – – –",
+        "A: dense + int8 alternative 2.20x",
+    ):
+        assert words in page.words
+
+
+def test_letters_continue_over_several_runs(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / name, alternatives=ALTERNATIVES) for name in ("one", "other")]
+    page = page_of(*folders)
+    marks = [row for row in page.data["charts"]["quality"]["data"]["values"] if row["kind"] == "alternative"]
+    assert [row["label"] for row in marks] == ["A", "B", "C", "D"]
+    assert "C dense + int8 2.20x" in page.words
+
+
+def test_the_latency_of_a_quantised_run_is_not_called_float32() -> None:
+    environment = {**ENVIRONMENT, "engine": "onnxruntime", "quantization": "int8"}
+    assert ", engine onnxruntime, int8, 1 thread," in environment_text(environment)
 
 
 def test_every_chart_has_a_place_a_description_and_a_table(tmp_path: Path) -> None:

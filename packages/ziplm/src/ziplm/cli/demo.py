@@ -1,6 +1,7 @@
 """``ziplm demo``: try ziplm on this machine in ten minutes."""
 
 from pathlib import Path
+from typing import Any
 
 import rich_click as click
 
@@ -38,12 +39,17 @@ def demo(kind: str, output: Path) -> None:
     from rich.console import Console
 
     from ziplm.cli.demos import run_demo
-    from ziplm.cli.report import report_line
-    from ziplm.results.table import print_family
     from ziplm.runs.progress import Bars
 
-    console = Console(highlight=False)
     for regime, family in run_demo(kind, output, Bars()).items():
-        console.print(f"compressed for {regime}", markup=False)
-        print_family(family, console)
-        console.print(report_line(family[0].folder.parent), markup=False, soft_wrap=True)
+        print_result(regime, family, Console(highlight=False))
+
+
+def print_result(regime: str, family: Any, console: Any) -> None:
+    """Print the table of a demo's family, write its report, and say where that is."""
+    from ziplm.cli.report import report_line
+    from ziplm.results.table import print_family
+
+    console.print(f"compressed for {regime}", markup=False)
+    print_family(family, console)
+    console.print(report_line(family[0].folder.parent), markup=False, soft_wrap=True)

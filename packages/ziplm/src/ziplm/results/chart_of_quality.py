@@ -90,8 +90,7 @@ def quality_chart(runs: Sequence[RunData]) -> Chart:
                 ],
             },
         },
-        _names(at, "datum.kind !== 'alternative'", -9),
-        _names(at, "datum.kind === 'alternative'", 15),
+        _labels(at),
     ]
     return make_chart(
         "quality",
@@ -101,7 +100,7 @@ def quality_chart(runs: Sequence[RunData]) -> Chart:
         rows,
         {
             **({"run": lambda row: row["run"]} if several else {}),
-            "model": lambda row: row["name"],
+            "model": labelled_name,
             "kind": lambda row: row["kind"],
             "speedup": lambda row: interval_text(
                 row["speedup"], row["speedup_low"], row["speedup_high"], "x"
@@ -113,15 +112,19 @@ def quality_chart(runs: Sequence[RunData]) -> Chart:
     )
 
 
-def _names(at: Spec, which: str, below: int) -> Spec:
-    """Write the names of some marks beside them."""
+def labelled_name(row: Row) -> str:
+    """Return the name of a row, with its label in the chart before it if that is another."""
+    return row["name"] if row["label"] == row["name"] else f"{row['label']}: {row['name']}"
+
+
+def _labels(at: Spec) -> Spec:
+    """Write the labels of the marks beside them."""
     return {
-        "transform": [{"filter": which}],
-        "mark": {"type": "text", "align": "left", "dx": 9, "dy": below},
+        "mark": {"type": "text", "align": "left", "dx": 9, "dy": -9},
         "encoding": {
             **at,
-            "text": {"field": "name"},
-            # On a phone, the names of all members would cover each other.
+            "text": {"field": "label"},
+            # On a phone, the labels of all members would cover each other.
             "opacity": {
                 "condition": {"test": f"{NARROW} && datum.key !== '' && datum.key !== chosen", "value": 0},
                 "value": 1,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ziplm.results.rows import member_key, recovery, size_rows
+from ziplm.results.rows import member_key, quality_rows, recovery, size_rows
 from ziplm.results.run_data import Report, RunData, finite
 from ziplm.results.scaling import speedup_of
 from ziplm.results.table import metric_texts
@@ -85,6 +85,30 @@ def _cells(report: Report) -> tuple[Cell, ...]:
         Cell(percent_text(of_dense), of_dense),
         Cell(bytes_text(report.get("bytes_on_disk")), report.get("bytes_on_disk")),
     )
+
+
+def alternative_rows(run: RunData, runs: Sequence[RunData]) -> list[dict[str, str]]:
+    """Return what is known of each alternative of a run, by heading; the mark is its letter in the chart."""
+    marks = {
+        row["name"]: row["label"]
+        for row in quality_rows(runs)
+        if row["kind"] == "alternative" and row["run"] == run.label
+    }
+    return [
+        {
+            "mark": marks.get(str(each["name"]), NONE),
+            "alternative": str(each["name"]),
+            "speedup, 99 % interval": interval_text(
+                each.get("speedup"), each.get("low"), each.get("high"), "x"
+            ),
+            f"{run.metric}, 95 % interval": interval_text(
+                each.get("metric"), *(each.get("interval") or (None, None))
+            ),
+            "on disk": bytes_text(each.get("bytes_on_disk")),
+            "what it is": str(each.get("sentence") or ""),
+        }
+        for each in run.alternatives
+    ]
 
 
 @dataclass(frozen=True)

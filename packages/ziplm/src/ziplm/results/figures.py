@@ -7,11 +7,11 @@ from typing import Any
 
 from ziplm.files import written_whole
 from ziplm.results.chart import Chart, Spec, theme
-from ziplm.results.chart_of_quality import quality_chart
+from ziplm.results.chart_of_quality import labelled_name, quality_chart
 from ziplm.results.charts_of_family import deviation_chart, sizes_chart
 from ziplm.results.charts_of_making import latency_charts, search_chart, training_charts
 from ziplm.results.report_page import require_extra
-from ziplm.results.rows import size_rows
+from ziplm.results.rows import quality_rows, size_rows
 from ziplm.results.run_data import RunData, read_run
 
 WIDTH = 520
@@ -67,7 +67,7 @@ def draw(chart: Chart, run: RunData, suffix: str) -> bytes:
     """Draw a chart as a file, with the names of the model and the task in its title."""
     import vl_convert
 
-    spec = figure_spec(chart, [f"{run.model}, {run.options.get('task') or run.label}"])
+    spec = figure_spec(chart, [f"{run.model}, {run.options.get('task') or run.label}"], _key(chart, run))
     settings: dict[str, Any] = {"config": theme(font=FONT), "allowed_base_urls": []}
     drawn: dict[str, Callable[[], bytes]] = {
         "png": lambda: vl_convert.vegalite_to_png(spec, ppi=DOTS_PER_INCH, **settings),
@@ -77,8 +77,14 @@ def draw(chart: Chart, run: RunData, suffix: str) -> bytes:
     return drawn[suffix]()
 
 
-def figure_spec(chart: Chart, before: Sequence[str] = ()) -> Spec:
+def _key(chart: Chart, run: RunData) -> list[str]:
+    """Return a note that says what the letters in the chart of quality stand for."""
+    names = [labelled_name(row) for row in quality_rows([run]) if row["label"] != row["name"]]
+    return [f"{'; '.join(names)}."] if names and chart.name == "quality" else []
+
+
+def figure_spec(chart: Chart, before: Sequence[str] = (), after: Sequence[str] = ()) -> Spec:
     """Return the specification of a figure that stands alone: with a title, notes and a white background."""
-    notes = textwrap.wrap(" ".join(chart.notes), LETTERS_PER_LINE)
+    notes = textwrap.wrap(" ".join([*chart.notes, *after]), LETTERS_PER_LINE)
     title = {"text": textwrap.wrap(chart.title, LETTERS_PER_LINE - 16), "subtitle": [*before, *notes]}
     return {**chart.spec, "width": WIDTH, "background": "white", "padding": 8, "title": title}

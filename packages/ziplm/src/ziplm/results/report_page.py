@@ -18,7 +18,13 @@ from ziplm.results.chart import Chart, theme
 from ziplm.results.chart_of_quality import quality_chart
 from ziplm.results.charts_of_family import deviation_chart
 from ziplm.results.charts_of_making import latency_charts, search_chart, training_charts
-from ziplm.results.family_tables import as_text, family_table, structure_sentences, structures
+from ziplm.results.family_tables import (
+    alternative_rows,
+    as_text,
+    family_table,
+    structure_sentences,
+    structures,
+)
 from ziplm.results.rows import member_key
 from ziplm.results.run_data import RunData, read_runs
 from ziplm.results.summary import best_member, caveats, commands, headline, settings, stage_times
@@ -114,7 +120,7 @@ def page_values(runs: Sequence[RunData]) -> dict[str, Any]:
                 "headline": headline(run),
                 "times": stage_times(run),
                 "commands": commands(run),
-                "alternatives": [each for each in run.alternatives if each.get("sentence")],
+                "alternatives": alternative_rows(run, runs),
             }
             for run in runs
         ],

@@ -4,7 +4,9 @@ Every function takes several runs, because a report of one run and a comparison 
 figures. The key of a row names its member, so that a page can highlight all that belongs to one.
 """
 
+import itertools
 import math
+import string
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -45,8 +47,11 @@ def recovery_line(metric: dict[str, Any]) -> float:
 
 
 def quality_rows(runs: Sequence[RunData]) -> list[Row]:
-    """Return metric and speedup of the dense models, the members and the alternatives, with intervals."""
-    rows = []
+    """Return metric and speedup of the dense models, the members and the alternatives, with intervals.
+
+    Members are labelled with their targets, and alternatives with letters, since their names are long.
+    """
+    rows: list[Row] = []
     for run in runs:
         metric = run.reports[0]["metric"]
         rows.append(
@@ -65,7 +70,16 @@ def quality_rows(runs: Sequence[RunData]) -> list[Row]:
             for each in run.alternatives
             if each.get("metric") is not None and each.get("speedup") is not None
         ]
+    alternatives = [row for row in rows if row["kind"] == "alternative"]
+    for row, letter in zip(alternatives, _letters(), strict=False):
+        row["label"] = letter
     return rows
+
+
+def _letters() -> Iterator[str]:
+    """Yield A, B and so on, and AA, AB and so on after Z."""
+    for length in itertools.count(1):
+        yield from map("".join, itertools.product(string.ascii_uppercase, repeat=length))
 
 
 def _quality(
@@ -76,6 +90,7 @@ def _quality(
         "run": run.label,
         "kind": kind,
         "name": str(name),
+        "label": str(name),
         "speedup": speed["speedup"],
         "speedup_low": speed.get("low"),
         "speedup_high": speed.get("high"),

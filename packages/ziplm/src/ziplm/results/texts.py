@@ -75,7 +75,7 @@ def environment_text(environment: dict[str, Any]) -> str:
     parts = [
         environment.get("device_name") or environment.get("device"),
         environment.get("engine") and f"engine {environment['engine']}",
-        environment.get("dtype"),
+        environment.get("quantization") or environment.get("dtype"),
         threads and f"{threads} thread{'s' if threads != 1 else ''}",
         batch and f"batch size {batch}",
         length and f"{length} tokens",
