@@ -25,6 +25,7 @@ CLASSIFIERS = (
     "my-model",
     "textattack/bert-base-uncased-SST-2",
     "build/models/minilm-sst2",
+    "build/demo/bert/MiniLM-L6-reviews",
 )
 PRETRAINED = ("bert-base-uncased", "bert-large-uncased", "sentence-transformers/all-MiniLM-L6-v2")
 DECODERS = ("gpt2", "build/models/gpt2-wikitext2")
@@ -49,7 +50,16 @@ def write_world(folder: Path = Path()) -> None:
         for a, b, c in product("ath", "fpwx", "godb")
         if a != b
     ]
-    for name in ("train.csv", "dev.csv", "valid.csv", "test.csv"):
+    demo = Path("build/demo/bert/data")
+    (folder / demo).mkdir(parents=True)
+    for name in (
+        "train.csv",
+        "dev.csv",
+        "valid.csv",
+        "test.csv",
+        demo / "train.csv",
+        demo / "validation.csv",
+    ):
         write_rows(folder / name, rows)
     for name in ("train.tsv", "dev.tsv", "DATA/SST-2/dev.tsv", "build/data/sst2/train.tsv"):
         lines = [f"{row['text']}\t{row['label']}" for row in rows]

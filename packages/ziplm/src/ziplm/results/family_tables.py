@@ -7,7 +7,7 @@ from typing import Any
 from ziplm.results.rows import member_key, quality_rows, recovery, size_rows
 from ziplm.results.run_data import Report, RunData, finite
 from ziplm.results.scaling import speedup_of
-from ziplm.results.table import metric_texts
+from ziplm.results.table import metric_texts, value_text
 from ziplm.results.texts import NONE, bytes_text, count_text, interval_text, number_text, percent_text
 
 
@@ -101,9 +101,9 @@ def alternative_rows(run: RunData, runs: Sequence[RunData]) -> list[dict[str, st
             "speedup, 99 % interval": interval_text(
                 each.get("speedup"), each.get("low"), each.get("high"), "x"
             ),
-            f"{run.metric}, 95 % interval": interval_text(
-                each.get("metric"), *(each.get("interval") or (None, None))
-            ),
+            f"{run.metric}, 95 % interval": NONE
+            if each.get("metric") is None
+            else value_text(each["metric"], each.get("interval")),
             "on disk": bytes_text(each.get("bytes_on_disk")),
             "what it is": str(each.get("sentence") or ""),
         }
