@@ -11,7 +11,22 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-PAGES = ("index.html", "compress.html", "reports.html", "cli.html", "api/ziplm.html", "recipes/index.html")
+PAGES = (
+    "index.html",
+    "start.html",
+    "environment.html",
+    "compress.html",
+    "measuring.html",
+    "comparison.html",
+    "how-it-works.html",
+    "reports.html",
+    "demo.html",
+    "cli.html",
+    "api/ziplm.html",
+    "recipes/index.html",
+    "recipes/everyday.html",
+)
+WIDTHS = {"light": 1200, "dark": 1200, "phone": 390}
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -31,12 +46,13 @@ def address() -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("look", WIDTHS)
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_has_no_errors_and_asks_no_other_server(
-    chromium: Browser, address: str, screenshots: Path, name: str, scheme: Any
+    chromium: Browser, address: str, screenshots: Path, name: str, look: str
 ) -> None:
-    context = chromium.new_context(viewport={"width": 1200, "height": 900}, color_scheme=scheme)
+    scheme: Any = "dark" if look == "dark" else "light"
+    context = chromium.new_context(viewport={"width": WIDTHS[look], "height": 900}, color_scheme=scheme)
     page = context.new_page()
     wrong: list[str] = []
     page.on("console", lambda message: wrong.append(f"{message.type}: {message.text}"))
@@ -46,6 +62,9 @@ def test_a_page_has_no_errors_and_asks_no_other_server(
     assert response is not None
     assert response.ok
     assert page.locator("h1").count() == 1
-    page.screenshot(path=screenshots / f"site-{name.replace('/', '-').removesuffix('.html')}-{scheme}.png")
+    assert page.evaluate("document.documentElement.scrollWidth") <= WIDTHS[look]
+    missing = "[...document.images].filter(image => !image.naturalWidth).map(image => image.src)"
+    assert page.evaluate(missing) == []
+    page.screenshot(path=screenshots / f"site-{name.replace('/', '-').removesuffix('.html')}-{look}.png")
     context.close()
     assert wrong == []
