@@ -109,7 +109,7 @@ def _write_models(folder: Path) -> None:
 def _questions() -> list[dict[str, Any]]:
     """Return articles in the format of SQuAD."""
     answers = [{"text": "b c", "answer_start": 2}]
-    asked = [{"id": str(number), "question": "d e f", "answers": answers} for number in range(30)]
+    asked = [{"id": str(number), "question": "d e f", "answers": answers} for number in range(60)]
     return [{"title": "letters", "paragraphs": [{"context": "a b c d e f g", "qas": asked}]}]
 
 
