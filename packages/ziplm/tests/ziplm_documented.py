@@ -65,8 +65,9 @@ def write_world(folder: Path = Path()) -> None:
         lines = [f"{row['text']}\t{row['label']}" for row in rows]
         _write(folder / name, "\n".join(["sentence\tlabel", *lines]) + "\n")
     for name in TEXTS:
-        lines = [f"{row['text']} {'ab' * (number % 5)}".strip() for number, row in enumerate(30 * rows)]
-        _write(folder / name, "\n".join(lines[: len(rows) if name.startswith("sentences") else None]))
+        copies = 1 if name.startswith("sentences") else 250 if "train" in name else 30
+        lines = [f"{row['text']} {'ab' * (number % 5)}".strip() for number, row in enumerate(copies * rows)]
+        _write(folder / name, "\n".join(lines))
     questions = _questions()
     for name in ("train", "validation"):
         _write(folder / "build" / "data" / "squad" / f"{name}.json", json.dumps({"data": questions}))
