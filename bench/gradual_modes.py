@@ -70,7 +70,7 @@ def options_of(experiment: Experiment, data: Path, **more: Any) -> Options:
         model=str(BUILD / "models" / f"minilm-{experiment.task}"),
         task=experiment.task,
         train_file=str(train),
-        validation_file=str(next(iter(judged.values()))),
+        validation_file=str(judged["dev"]),
         input_length=128,
         threads=1,
         clock="cpu",

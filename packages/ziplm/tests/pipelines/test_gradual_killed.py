@@ -1,4 +1,4 @@
-"""A gradual run that is killed again and again ends like one that is not."""
+"""A run with training that is killed again and again ends like one that is not."""
 
 import json
 import random
@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ziplm_gradual import gradual_options
 from ziplm_killed import run_to_point
 
@@ -30,8 +31,9 @@ def files_in(run: Path) -> list[str]:
     return sorted(str(path.relative_to(run)) for path in run.rglob("*"))
 
 
-def test_a_run_killed_at_ten_random_points_ends_with_the_same_files(tmp_path: Path) -> None:
-    options = {**gradual_options(tmp_path), "dense_steps": 2}
+@pytest.mark.parametrize("mode", ["gradual", "finetune"])
+def test_a_run_killed_at_ten_random_points_ends_with_the_same_files(tmp_path: Path, mode: str) -> None:
+    options = {**gradual_options(tmp_path), "dense_steps": 2, "mode": mode}
     whole, killed, notes = tmp_path / "whole", tmp_path / "killed", tmp_path / "notes.json"
     assert run_to_point({**options, "output": str(whole)}, 0, notes) == 0
     passed = json.loads(notes.read_text())

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import ziplm
+from safetensors.torch import load_file
 from transformers import Trainer
 from ziplm.files import read_json
 from ziplm.options.toml import load_options
@@ -15,7 +16,8 @@ from ziplm.pipelines.training_steps import make_recipe
 from ziplm.runs.folder import Run
 from ziplm_gradual import gradual_options
 from ziplm_pipeline import lively_model
-from ziplm_shared import shared_options, write_shared_files
+from ziplm_several import run_together
+from ziplm_shared import GRADUAL, shared_options, write_shared_files
 from ziplm_text import letter_tokenizer
 
 TRAINED = {"mode": "finetune", "steps_per_target": 12, "learning_rate": 3e-3}
@@ -102,6 +104,23 @@ def test_a_resumed_run_ends_with_the_same_weights(
     for one, other in zip(resumed, family, strict=True):
         assert same(weights_of(one), weights_of(other))
         assert one.metrics["training"]["checks"] == other.metrics["training"]["checks"]
+
+
+def test_two_processes_make_the_members_of_one(tmp_path: Path) -> None:
+    files = write_shared_files(tmp_path / "files")
+    even = {**GRADUAL, **TRAINED, "train_file": str(files / "even.csv"), "learning_rate": 1e-3}
+    one = ziplm.compress(**shared_options(files, "bert", tmp_path / "one", **even))
+    assert run_together(shared_options(files, "bert", tmp_path / "two", **even), tmp_path / "notes") == [0, 0]
+    for member in one:
+        found = load_file(tmp_path / "two" / member.target / "model.safetensors")
+        for name, value in load_file(member.folder / "model.safetensors").items():
+            if "key.bias" not in name:  # which changes no output: Adam amplifies its rounding
+                assert float((found[name] - value).abs().max()) < 1e-3, name
+        report = read_json(tmp_path / "two" / member.target / "metrics.json")
+        ours, theirs = member.metrics["training"], report["training"]
+        assert ours["best_step"] == theirs["best_step"] > 0
+        losses = [[check[1] for check in made["checks"]] for made in (ours, theirs)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
 def test_samples_kept_apart_are_not_trained_on(family: ziplm.Family) -> None:
