@@ -77,8 +77,10 @@ def loss_of(student: PreTrainedModel, teacher: PreTrainedModel, features: Sequen
     return sum(losses) / len(losses)
 
 
-@pytest.mark.parametrize("rate", [3e-3, 3e-2])
-def test_the_model_ends_with_the_weights_of_the_lowest_loss(tmp_path: Path, rate: float) -> None:
+@pytest.mark.parametrize(("rate", "last_is_best"), [(3e-3, True), (0.4, False)])
+def test_the_model_ends_with_the_weights_of_the_lowest_loss(
+    tmp_path: Path, rate: float, last_is_best: bool
+) -> None:
     student, teacher = pair()
     states: dict[int, dict[str, torch.Tensor]] = {}
     checks: list[Check] = []
@@ -104,6 +106,7 @@ def test_the_model_ends_with_the_weights_of_the_lowest_loss(tmp_path: Path, rate
     assert [check.loss for check in checks] == pytest.approx(list(own.values()), rel=1e-4)
     best = min(own, key=lambda step: own[step])
     assert summary.best_step == best
+    assert (best == 20) == last_is_best
     again, teacher = pair()
     train(again, teacher, tmp_path, replace(OPTIONS, learning_rate=rate), apart=apart)  # only loads weights
     assert same(weights(again), states[best])
