@@ -94,6 +94,8 @@ def options_of(data: Path, target: float, steps: int) -> Options:
         train_batch_size=recipe.batch_size,
         weight_decay=recipe.weight_decay,
         dropout=recipe.dropout,
+        warmup=0.0,
+        keep_best=False,  # as the other models, it ends with the last weights
         task_weight=1.0,
         logit_weight=1.0,
         token_weight=0.0,

@@ -108,14 +108,15 @@ def test_a_resumed_run_ends_with_the_same_weights(
 
 def test_two_processes_make_the_members_of_one(tmp_path: Path) -> None:
     files = write_shared_files(tmp_path / "files")
-    even = {**GRADUAL, **TRAINED, "train_file": str(files / "even.csv"), "learning_rate": 1e-3}
+    # A few steps, because Adam amplifies rounding; of one length, so that the mean of means is the mean.
+    even = {**GRADUAL, "mode": "finetune", "train_file": str(files / "even.csv")}
     one = ziplm.compress(**shared_options(files, "bert", tmp_path / "one", **even))
     assert run_together(shared_options(files, "bert", tmp_path / "two", **even), tmp_path / "notes") == [0, 0]
     for member in one:
         found = load_file(tmp_path / "two" / member.target / "model.safetensors")
         for name, value in load_file(member.folder / "model.safetensors").items():
             if "key.bias" not in name:  # which changes no output: Adam amplifies its rounding
-                assert float((found[name] - value).abs().max()) < 1e-3, name
+                assert float((found[name] - value).abs().max()) < 5e-4, name
         report = read_json(tmp_path / "two" / member.target / "metrics.json")
         ours, theirs = member.metrics["training"], report["training"]
         assert ours["best_step"] == theirs["best_step"] > 0
