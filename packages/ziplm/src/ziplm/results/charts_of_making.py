@@ -84,7 +84,7 @@ def search_chart(runs: Sequence[RunData]) -> Chart | None:
     losses = list(dict.fromkeys(run.options.get("loss", "kl") for run in runs if run.searches))
     loss = " or ".join(LOSSES.get(str(name), str(name)) for name in losses)
     logarithmic = all(row["loss"] > 0 for row in rows)
-    scale: Spec = {"type": "log", "nice": False} if logarithmic else {"zero": True}
+    scale: Spec = {"type": "log", "nice": False, "padding": 8} if logarithmic else {"zero": True}
     title = "lowest loss so far" + (", logarithmic" if logarithmic else "")
     layer = _step_lines(runs, rows, "evaluations", "candidates evaluated", title, scale, "step-after")
     return make_chart(
@@ -124,7 +124,7 @@ def _loss_chart(
 ) -> Chart:
     """Draw a loss over the steps, and list the metric where there is one."""
     positive = all(row["loss"] > 0 for row in rows)
-    scale: Spec = {"type": "log", "nice": False} if positive else {"zero": True}
+    scale: Spec = {"type": "log", "nice": False, "padding": 8} if positive else {"zero": True}
     y_title = "mean loss" + (", logarithmic" if positive else "")
     metric = " or ".join(dict.fromkeys(run.metric for run in runs))
     judged = any(row.get("value") is not None for row in rows)
