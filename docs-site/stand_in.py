@@ -55,7 +55,7 @@ def ziplm_arguments(arguments: list[str]) -> list[str]:
     added = dict(SHORT.get(name, {}))
     if name == "compress":
         added["--latency-table"] = "linear.json"
-        if "--preset" in rest or "gradual" in rest:
+        if "--preset" in rest or "--mode" in rest:
             added |= SHORT_TRAINING
         if "--preset" in rest:
             added["--speedup"] = "2"
