@@ -1,5 +1,6 @@
 """`fit_budget` with noisy measurements: it pools them, and corrects only what is not noise."""
 
+import itertools
 import math
 
 import numpy as np
@@ -158,3 +159,30 @@ def test_invalid_measurements_are_named_in_the_error(measured, message):
 def test_the_confidence_of_an_interval_counts():
     assert Measurement(1.0, 0.9, 1.1, 0.5).error > 2 * Measurement(1.0, 0.9, 1.1, 0.99).error
     assert Measurement(1.0, 1.0, 1.0).error == 0
+
+
+@pytest.mark.parametrize(
+    ("ratio", "half", "following"),
+    [(1.0, 0.005, "stop"), (1.08, 0.005, "cheaper"), (0.92, 0.005, "better"), (1.0, 0.2, "same")],
+)
+def test_each_round_says_what_follows_from_it_and_from_which_expectation(ratio, half, following):
+    problem = latency_problem(16, 2, seed=1)
+    told, calls = [], []
+
+    def measure(levels):
+        assert len(told) == len(calls)  # a round is told before the next one is measured
+        calls.append(levels)
+        return with_interval(ratio, half)(problem)(levels)
+
+    fit = fit_budget(problem, solve(problem), measure, problem.budget, final=False, progress=told.append)
+    assert all(step is known for step, known in zip(told, fit.rounds, strict=True))
+    assert told[0].following == following
+    assert fit.rounds[-1].following == "stop" or len(fit.rounds) == 3
+    for step, after in itertools.pairwise(fit.rounds):
+        change = np.sign(problem.cost(after.levels) - problem.cost(step.levels))
+        assert change == {"cheaper": -1, "better": 1, "same": 0}[step.following]
+    # The expectation lies between the problem's cost and the measured one, and nearer to the latter.
+    first = fit.rounds[0]
+    between = sorted((first.cost, first.measured))
+    assert between[0] - 1e-9 <= first.expected <= between[1] + 1e-9
+    assert 0 < first.deviation < 0.06 * problem.budget

@@ -3,14 +3,15 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from ._brief import brief_levels
 from ._problem import InfeasibleBudget, Levels, Problem
+from ._repair import better, cheaper
 from ._search import SearchResult
-from ._solve import solve
 from ._totals import Estimate, Measurement, Totals, as_measurement
 from ._validate import finite_number, whole_number
 
@@ -18,6 +19,9 @@ CERTAIN = 1.96  # standard deviations: an interval of 95 %
 LARGEST_MISS = 0.01  # expected miss, relative to the target, that is corrected even if it is not certain
 FINE_ENOUGH = 0.03  # half of an interval, relative to the target, above which a round measures again
 REPAIRS = 4  # attempts at a budget whose repaired levels are expected to meet the target
+
+Following = Literal["stop", "same", "cheaper", "better"]
+"""What follows from a round: nothing, the same levels again, cheaper levels, or ones with a smaller prior."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +33,19 @@ class FitRound:
         cost: Total cost of the levels according to the problem.
         measured: Measured total cost of the levels.
         error: Standard error of the measurement; 0 if it came without an interval.
+        expected: Total cost of the levels that is expected from this round, those before it and the costs.
+        deviation: Standard deviation of the expected total.
+        following: What follows from that: "same", to measure the levels once more, "cheaper" or "better", to
+            measure other levels next, or "stop". The last round allowed is followed by nothing.
     """
 
     levels: Levels
     cost: float
     measured: float
     error: float = 0.0
+    expected: float = math.nan
+    deviation: float = math.nan
+    following: Following = "stop"
 
     def __repr__(self) -> str:
         return (
@@ -84,6 +95,7 @@ def fit_budget(
     tolerance: float = 0.005,
     fixed: float | None = None,
     final: bool = True,
+    progress: Callable[[FitRound], None] | None = None,
 ) -> FitResult:
     """Correct levels until what was measured says that their total cost meets a target.
 
@@ -110,6 +122,7 @@ def fit_budget(
         fixed: Part of the total outside all modules, as far as it is known. None means target minus budget,
             if that is positive: this is right if the budget was made from the target.
         final: Whether to measure the chosen levels once more, for `FitResult.measured`.
+        progress: Called with each round before the next one is measured.
 
     Returns:
         The chosen levels, which may miss the target, their expected total and their final measurement.
@@ -128,8 +141,9 @@ def fit_budget(
     levels = problem.checked(result.levels if isinstance(result, SearchResult) else result)
     fit = _Fit(problem, name, target, tolerance, Totals(problem, name, outside, target))
     for _ in range(rounds):
-        fit.measured(levels, as_measurement(measure(levels.copy())))
-        following = fit.following(levels)
+        following = fit.measured(levels, as_measurement(measure(levels.copy())))
+        if progress is not None:
+            progress(fit.rounds[-1])
         if following is None:
             break
         levels = following
@@ -156,28 +170,33 @@ class _Fit:
         self._target, self._tolerance = target, tolerance
         self._candidates: dict[tuple[int, ...], Levels] = {}
 
-    def measured(self, levels: Levels, measured: Measurement) -> None:
-        """Record a measurement."""
+    def measured(self, levels: Levels, measured: Measurement) -> Levels | None:
+        """Record a measurement; return the levels to measure next, or None if there is nothing to gain."""
         self.totals.add(levels, measured)
-        total = self._problem.totals(levels)[self._name]
-        self.rounds.append(FitRound(levels, total, measured.value, measured.error))
         self._candidates[tuple(levels.tolist())] = levels
-
-    def following(self, levels: Levels) -> Levels | None:
-        """The assignment to measure after `levels`; None if there is nothing to gain."""
         known = self.totals.estimate(levels)
+        total = self._problem.totals(levels)[self._name]
+        following, corrected = self._following(levels, known, measured)
+        self.rounds.append(FitRound(levels, total, measured.value, measured.error, *known, following))
+        return corrected
+
+    def _following(
+        self, levels: Levels, known: Estimate, measured: Measurement
+    ) -> tuple[Following, Levels | None]:
+        """What follows after `levels`, and the levels to measure next."""
+        following: Following
         if self._too_slow(known):
-            corrected = self._cheaper_levels(levels)
+            following, corrected = "cheaper", self._cheaper_levels(levels, measured.value)
         elif known.mean + self._doubt(known) < self._target - self._tolerance * abs(self._target):
-            corrected = self._better_levels(levels)
+            following, corrected = "better", self._better_levels(levels)
         else:
             unclear = CERTAIN * known.deviation > FINE_ENOUGH * abs(self._target)
-            return levels if unclear else None
+            return ("same", levels) if unclear else ("stop", None)
         key = tuple(corrected.tolist())
         if key in self._candidates:
-            return None
+            return "stop", None
         self._candidates[key] = corrected
-        return corrected
+        return following, corrected
 
     def chosen(self) -> Levels:
         """The candidate with the smallest prior of those that may meet the target; else the cheapest."""
@@ -200,10 +219,10 @@ class _Fit:
         """Repair levels that are below the target."""
         total = self._problem.totals(levels)[self._name]
         return self._repaired(
-            levels, lambda budget: _better(self._problem, levels, self._name, max(budget, total))
+            levels, lambda budget: better(self._problem, levels, self._name, max(budget, total))
         )
 
-    def _cheaper_levels(self, levels: Levels) -> Levels:
+    def _cheaper_levels(self, levels: Levels, measured: float) -> Levels:
         """Repair levels that are above the target.
 
         Raises:
@@ -213,10 +232,9 @@ class _Fit:
         # Rounding may make the budget equal to the cost of these levels, which are known to miss the target.
         below = math.nextafter(total, -math.inf)
         corrected = self._repaired(
-            levels, lambda budget: _cheaper(self._problem, levels, self._name, min(budget, below))
+            levels, lambda budget: cheaper(self._problem, levels, self._name, min(budget, below))
         )
         if np.array_equal(corrected, levels):
-            measured = self.rounds[-1].measured
             raise InfeasibleBudget(
                 f"target {self._target:.6g} cannot be reached: the cheapest levels, which cost {total:.6g}, "
                 f"were measured at {measured:.6g}",
@@ -241,40 +259,6 @@ class _Fit:
                 break
             budget -= over / slope
         return repaired
-
-
-def _better(problem: Problem, levels: Levels, name: str, budget: float) -> Levels:
-    """The best assignment within `budget` in which no module's prior rises."""
-    no_worse = [row <= row[level] for row, level in zip(problem.priors, levels, strict=True)]
-    return _solve_among(problem, no_worse, name, budget)
-
-
-def _cheaper(problem: Problem, levels: Levels, name: str, budget: float) -> Levels:
-    """The best assignment within `budget` in which no module's cost rises.
-
-    If none is within `budget`, return the best of the cheapest ones: the budget is only an estimate, based on
-    more expensive levels.
-    """
-    costs = problem.costs[name]
-    no_costlier = [row <= row[level] for row, level in zip(costs, levels, strict=True)]
-    try:
-        return _solve_among(problem, no_costlier, name, budget)
-    except InfeasibleBudget:
-        by_cost = Problem(problem.costs, costs, problem.budgets)
-        cheapest = _solve_among(by_cost, no_costlier, name, problem.totals(levels)[name])
-        return _solve_among(problem, no_costlier, name, problem.totals(cheapest)[name])
-
-
-def _solve_among(problem: Problem, allowed: list[NDArray[np.bool_]], name: str, budget: float) -> Levels:
-    """`solve` with only the `allowed` levels and with another budget for the cost `name`."""
-    choices = [np.flatnonzero(row) for row in allowed]
-    costs = {
-        kind: [row[keep] for row, keep in zip(rows, choices, strict=True)]
-        for kind, rows in problem.costs.items()
-    }
-    priors = [row[keep] for row, keep in zip(problem.priors, choices, strict=True)]
-    places = solve(Problem(costs, priors, {**problem.budgets, name: budget}))
-    return np.array([keep[place] for keep, place in zip(choices, places, strict=True)])
 
 
 def _checked_target(target: float) -> float:

@@ -216,3 +216,60 @@ def test_a_table_of_a_faster_machine_is_corrected_for_latencies_only(
     assert (final.seconds <= choices.dense_seconds / 2) == absolute
     assert (levels == start) != absolute
     assert final.speedup >= 2
+
+
+def told_reasons(measured: list[Measured], *, uniform: bool = False, absolute: bool = False) -> list[str]:
+    """Fit to 2x with these measurements, one after the other; return what is said between them."""
+    choices = choices_for(uniform)
+    budgets = {SECONDS: choices.dense_seconds / 2}
+    start = choices.solve("one", budgets)
+    events: list[str] = []
+
+    def measure_levels(levels: Levels) -> Measured:
+        events.append("measured")
+        return measured[min(events.count("measured"), len(measured)) - 1]
+
+    fit_levels(choices, start, "one", budgets, measure_levels, absolute=absolute, say=events.append)
+    assert events[0] == events[-1] == "measured"  # nothing is said about a measurement that does not follow
+    reasons = [event for event in events if event != "measured"]
+    assert len(reasons) == events.count("measured") - 1  # one line for each measurement after the first
+    return reasons
+
+
+def at(speedup: float, low: float, high: float) -> Measured:
+    seconds = choices_for(uniform=False).dense_seconds / speedup
+    return Measured(speedup, low, high, seconds, speedup * seconds)
+
+
+def test_a_second_measurement_of_a_model_that_met_the_target_is_explained() -> None:
+    """A noisy measurement above the target is pooled with the table, and is then not certain enough."""
+    (first, *_) = told_reasons([at(2.02, 1.70, 2.40)])
+    assert first.startswith("fit: measuring the same model again: the measurement and the latency table ")
+    assert "together give 2.0" in first
+    assert first.endswith("at 95 %, which is not certain enough for 2x")
+    low, high = (float(end) for end in first[first.index("[") + 1 : first.index("]")].split(", "))
+    assert low < 2 < high
+
+
+def test_a_correction_says_which_speedup_was_expected() -> None:
+    assert told_reasons([at(2, 1.995, 2.005)]) == []  # control: nothing to say
+    (slow, *_) = told_reasons([at(1.7, 1.69, 1.71), at(2, 1.995, 2.005)])
+    assert slow.startswith("fit: measuring a smaller model: the measurement and the latency table together ")
+    assert slow.endswith("at 95 %, and 2x is wanted")
+    (fast, *_) = told_reasons([at(2.4, 2.39, 2.41), at(2, 1.995, 2.005)])
+    assert fast.startswith("fit: measuring a larger model")
+    reasons = told_reasons([at(1.7, 1.69, 1.71)])
+    assert all("2 measurements and the latency table" in reason for reason in reasons[1:])
+
+
+def test_a_latency_target_is_explained_in_milliseconds() -> None:
+    (reason, *_) = told_reasons([at(1.7, 1.69, 1.71), at(2, 1.995, 2.005)], absolute=True)
+    wanted = 1e3 * choices_for(uniform=False).dense_seconds / 2
+    assert reason.endswith(f"ms] at 95 %, and {wanted:.4g} ms is wanted")
+
+
+def test_uniform_sizes_are_explained_by_the_last_measurement() -> None:
+    (slow, *_) = told_reasons([at(1.7, 1.69, 1.71), at(2, 1.995, 2.005)], uniform=True)
+    assert slow == "fit: measuring a smaller model: 2x is wanted"
+    (fast, *_) = told_reasons([at(2.4, 2.39, 2.41), at(2, 1.995, 2.005)], uniform=True)
+    assert fast == "fit: measuring a larger model: 2x is wanted"

@@ -118,6 +118,7 @@ def fit(start: Start, pruned: Pruned, found: Found, aim: Target, state: Path, ru
             pruned.budgets(aim),
             measure_levels,
             absolute=aim.kind == "latency",
+            say=run.reporter.note,
         )
         return run.workers.first(correct).to_dict()
 
