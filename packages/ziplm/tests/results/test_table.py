@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from ziplm.results.family import Family, Member
-from ziplm.results.table import metric_texts, print_family, value_text
+from ziplm.results.table import metric_texts, print_family, speed_text, value_text
 
 EXPLAINED = "±: 95 % interval; ≈: cannot be told apart from the dense model at 95 %"
 
@@ -16,7 +16,9 @@ def member(target: str = "2x", kind: str = "speedup", **metric: Any) -> Member:
     report = {
         "metric": {"name": "perplexity", "dense": 27.3, "compressed": 28.31, **metric},
         "target": {"kind": kind},
-        "measured": {"speedup": 12.01, "low": 11.99, "high": 12.05, "seconds": 0.01234},
+        "measured": {"speedup": 12.01, "low": 11.99, "high": 12.05, "seconds": 0.01234}
+        | {"dense_seconds": 0.1482},
+        "environment": {"batch_size": 1, "details": {"regime": "latency", "input lengths": "14 27 44"}},
         "parameters": {"layers": 42_530_000},
         "dense_parameters": {"layers": 85_054_464},
         "bytes_on_disk": 438e6,
@@ -82,6 +84,8 @@ def test_the_table_fits_80_columns_without_cutting_a_value(target: str, kind: st
     table = text[: text.index(": 95 %")].splitlines()
     assert all(len(line) <= 80 for line in table)
     within, alike = ("±", "≈") if encoding == "utf-8" else ("+-", "~")
+    becomes = "→" if encoding == "utf-8" else "->"
+    assert f"148 {becomes} 12.3 ms" in text
     for word in (target, "12.01x [11.99, 12.05]", "0.8802", f"{within}0.0222 {alike}", "compressed", "(50%)"):
         assert word in text
     assert f"{within}0.0239" in text
@@ -96,3 +100,28 @@ def test_a_report_without_intervals_is_printed_as_before() -> None:
     # A text of a single window has predictions, but no interval.
     missing = dict.fromkeys(("dense_interval", "interval", "difference_interval"))
     assert printed(member(**missing)) == text
+
+
+@pytest.mark.parametrize("kind", ["speedup", "latency"])
+def test_milliseconds_of_both_models_are_shown_and_explained(kind: str) -> None:
+    lines = printed(member("2x", kind)).splitlines()
+    first, second = (
+        next(n for n, line in enumerate(lines) if t in line) for t in ("148 → 12.3 ms", "12.01x")
+    )
+    assert (first < second) == (kind == "latency")  # what the target states comes first
+    assert "ms: one call of the dense → the compressed model; batch size 1, input lengths 14, 27, 44" in lines
+
+
+def test_a_report_that_does_not_know_the_dense_time_shows_its_own() -> None:
+    old = member()
+    del old.metrics["measured"]["dense_seconds"], old.metrics["environment"]
+    text = printed(old)
+    assert " 12.3 ms" in text
+    assert "→" not in text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(1.2345, "1234 ms"), (0.1, "100 ms"), (0.00171, "1.71 ms")])
+def test_milliseconds_have_three_digits(seconds: float, text: str) -> None:
+    report = member().metrics
+    report["measured"] |= {"seconds": seconds, "dense_seconds": None}
+    assert speed_text(report).endswith(f"\n{text}")

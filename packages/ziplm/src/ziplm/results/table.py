@@ -1,12 +1,13 @@
 """The table of a family."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
 from ziplm.results.family import Family, Member, family_text
+from ziplm.results.texts import inputs_text
 
 
 class Signs(NamedTuple):
@@ -16,9 +17,11 @@ class Signs(NamedTuple):
     """Sign before the distance to the farther end of an interval."""
     alike: str
     """Mark of a metric that cannot be told apart from the dense model's."""
+    becomes: str
+    """Sign between the dense model's time and the compressed model's."""
 
 
-SIGNS, ASCII_SIGNS = Signs("±", "≈"), Signs("+-", "~")
+SIGNS, ASCII_SIGNS = Signs("±", "≈", "→"), Signs("+-", "~", "->")
 
 
 def print_family(family: Family, console: Console) -> None:
@@ -39,7 +42,7 @@ def print_family(family: Family, console: Console) -> None:
         left, dense = metrics["parameters"]["layers"], metrics["dense_parameters"]["layers"]
         table.add_row(
             member.target,
-            speed_text(metrics),
+            speed_text(metrics, signs),
             *metric_texts(metrics["metric"], signs),
             f"{left / 1e6:.2f}M ({left / dense:.0%})",
             f"{metrics['bytes_on_disk'] / 1e6:.0f} MB",
@@ -51,6 +54,8 @@ def print_family(family: Family, console: Console) -> None:
         )
     if any(member.metrics["measured"] for member in family):
         console.print("speed: measured beside the dense model, with its 99 % interval")
+    for line in _time_lines(family, signs):
+        console.print(line, markup=False, soft_wrap=True)
     for line in engine_lines(family):
         console.print(line, markup=False, soft_wrap=True)
     console.print(
@@ -126,18 +131,39 @@ def value_text(value: float, interval: Sequence[float] | None, signs: Signs = SI
     return f"{value:.{decimals}f} {signs.within}{distance:.{decimals}f}"
 
 
-def speed_text(metrics: dict[str, Any]) -> str:
+def speed_text(metrics: dict[str, Any], signs: Signs = SIGNS) -> str:
     """Format the measured speedup with its interval, or the predicted one if nothing was measured.
 
-    For a latency target, the measured latency comes first, on a line of its own.
+    The milliseconds of both models are on a line of their own: the first line for a latency target, else the
+    second.
     """
     measured = metrics["measured"]
     if measured is None:
         return f"~{metrics['predicted']['speedup']:.2f}x predicted"
-    text = f"{measured['speedup']:.2f}x [{measured['low']:.2f}, {measured['high']:.2f}]"
-    if metrics["target"]["kind"] == "latency":
-        text = f"{measured['seconds'] * 1e3:.2f} ms\n{text}"
-    return text
+    lines = [
+        f"{measured['speedup']:.2f}x [{measured['low']:.2f}, {measured['high']:.2f}]",
+        _milliseconds_text(measured, signs),
+    ]
+    return "\n".join(reversed(lines) if metrics["target"]["kind"] == "latency" else lines)
+
+
+def _milliseconds_text(measured: dict[str, Any], signs: Signs) -> str:
+    """Format the times of the dense and of the compressed model as ``148 → 12.3 ms``."""
+    seconds = [measured.get("dense_seconds"), measured["seconds"]]
+    times = [1e3 * each for each in seconds if each is not None]
+    texts = [f"{time:.0f}" if time >= 100 else f"{time:.3g}" for time in times]
+    return f" {signs.becomes} ".join(texts) + " ms"
+
+
+def _time_lines(family: Family, signs: Signs) -> Iterator[str]:
+    """Say what the milliseconds are of, once for each kind of inputs; reports of 0.1 do not tell it."""
+    inputs = [
+        inputs_text(member.metrics.get("environment") or {})
+        for member in family
+        if (member.metrics["measured"] or {}).get("dense_seconds") is not None
+    ]
+    for text in dict.fromkeys(filter(None, inputs)):
+        yield f"ms: one call of the dense {signs.becomes} the compressed model; {text}"
 
 
 def sizes_text(sizes: dict[str, list[int]]) -> str:

@@ -70,17 +70,26 @@ def list_text(values: Sequence[Any]) -> str:
 def environment_text(environment: dict[str, Any]) -> str:
     """Describe where latencies were measured: machine, engine, batch, lengths and threads."""
     threads = environment.get("threads")
-    batch, length = environment.get("batch_size"), environment.get("sequence_length")
     details = mapping(environment.get("details"))
     parts = [
         environment.get("device_name") or environment.get("device"),
         environment.get("engine") and f"engine {environment['engine']}",
         environment.get("quantization") or environment.get("dtype"),
         threads and f"{threads} thread{'s' if threads != 1 else ''}",
-        batch and f"batch size {batch}",
-        length and f"{length} tokens",
         details.get("regime") and f"regime {details['regime']}",
-        *(f"{name} {', '.join(str(details[name]).split())}" for name in LENGTHS if details.get(name)),
+        inputs_text(environment),
         environment.get("clock") and f"{environment['clock']} time",
     ]
     return ", ".join(str(part) for part in parts if part) or "unknown environment"
+
+
+def inputs_text(environment: dict[str, Any]) -> str:
+    """Describe the inputs that were measured: batch size and lengths."""
+    batch, length = environment.get("batch_size"), environment.get("sequence_length")
+    details = mapping(environment.get("details"))
+    parts = [
+        batch and f"batch size {batch}",
+        length and f"{length} tokens",
+        *(f"{name} {', '.join(str(details[name]).split())}" for name in LENGTHS if details.get(name)),
+    ]
+    return ", ".join(str(part) for part in parts if part)
