@@ -44,6 +44,9 @@ def test_inputs_in_memory_give_the_weights_and_metrics_of_folders_and_files(
         assert weights[0] == weights[1]
         reports = [without_times(each.metrics) for each in (member, other)]
         assert reports[0].pop("model", None) != reports[1].pop("model", "")
+        named = Path(options_for(files, "bert", tmp_path)["validation_file"]).name
+        datasets = [report.pop("dataset") for report in reports]
+        assert datasets == [None, {"name": named, "config": None}]  # data in memory has no name
         assert reports[0] == reports[1]
 
 

@@ -46,6 +46,8 @@ def test_every_member_has_a_card_that_loads_back(
     assert {"ziplm", "pruning"} <= set(card.data.tags)
     values = {result.metric_type: result.metric_value for result in card.data.eval_results}
     assert values[metric] == pytest.approx(members[name].metrics["metric"]["compressed"], abs=1e-5)
+    file = Path(options_for(Path(), name, Path())["validation_file"]).name
+    assert {result.dataset_name for result in card.data.eval_results} == {file}  # not the name of the task
     assert card.data.base_model is None  # a local folder is no name on the hub
     assert str(members[name].folder.parent) not in card.content  # nor is anything else of this machine
 
@@ -79,6 +81,27 @@ def test_a_card_says_how_good_how_fast_and_where(tmp_path: Path) -> None:
     ):
         assert words in card
     assert yaml.safe_load(card.split("---")[1])["base_model"] == "you/bert"
+
+
+def test_a_card_names_the_dataset_that_was_evaluated_on(tmp_path: Path) -> None:
+    glue = {"name": "nyu-mll/glue", "config": "sst2"}
+    (result, *_) = card_of(tmp_path, made_up_report(2.0, dataset=glue)).data.eval_results
+    assert (result.dataset_type, result.dataset_config) == ("nyu-mll/glue", "sst2")
+    assert result.dataset_name == "nyu-mll/glue sst2"
+    own = {"name": "reviews.csv", "config": None}
+    (result, *_) = card_of(
+        tmp_path, made_up_report(2.0, dataset=own), task="classification"
+    ).data.eval_results
+    assert (result.dataset_type, result.dataset_name) == ("reviews.csv", "reviews.csv")
+
+
+@pytest.mark.parametrize("unknown", [{}, {"dataset": None}, {"dataset": "odd"}])
+def test_a_dataset_without_a_name_is_not_given_one(tmp_path: Path, unknown: dict[str, Any]) -> None:
+    card = card_of(tmp_path, made_up_report(2.0, **unknown), task="classification")
+    assert card.data.eval_results is None
+    assert "dataset" not in card.data.to_dict()
+    assert "model-index" not in card.data.to_dict()
+    assert card.data.metrics == ["accuracy"]
 
 
 @pytest.mark.parametrize(

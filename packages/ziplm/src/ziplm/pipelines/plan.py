@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from latency_profiler import LatencyTable
 
@@ -77,20 +78,42 @@ def estimate_run(start: Start, run: Run, targets: Sequence[Target]) -> tuple[Cho
 def _rough_table(start: Start, run: Run) -> tuple[LatencyTable, float]:
     """Return the run's own table, a given one, or a rough one that is not kept, and the time of the profile.
 
-    The profile ends when it is precise or reaches its time limit. A rough one that needs less than its limit
-    is precise; otherwise, the profile takes its whole limit, and as long as the rough one for preparations.
+    A profile prepares branches of every size, which an engine exports, and then measures until it is precise
+    or reaches its time limit. If a rough one did not need all of its time, it is precise. Otherwise the
+    profile is taken to need its whole limit, at the rate of CPU time to wall time that the rough one had.
     """
     if run.latency_file.exists():
         return common_steps.checked_table(read_run_table(run.latency_file), start), 0.0
     if start.options.latency_table is not None:
         return common_steps.checked_table(read_given_table(start.options.latency_table), start), 0.0
     limit = min(ROUGH_TABLE_SECONDS, start.options.profile_seconds)
+    times = [_Times.now()]  # at the beginning, after each round, and at the end
     with run.reporter.stage("measuring roughly") as advance:
-        wall, cpu = time.perf_counter(), time.process_time()
-        table = common_steps.measured_table(start, limit, advance)
-        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    more = start.options.profile_seconds - limit if wall >= limit else 0.0
-    return table, cpu + more * min(1.0, cpu / wall)
+
+        def note(done: float, total: float) -> None:
+            times.append(_Times.now())
+            advance(done, total)
+
+        table = common_steps.measured_table(start, limit, note)
+    times.append(_Times.now())
+    rounds = times[1:-1]
+    wall, cpu = rounds[-1].wall - rounds[0].wall, rounds[-1].cpu - rounds[0].cpu
+    one_round = wall / max(1, len(rounds) - 1)
+    more = start.options.profile_seconds - limit if wall + one_round >= limit else 0.0
+    if start.setting.quantize is not None:  # int8 alone is measured for a quarter of the time
+        more *= 1.25
+    return table, times[-1].cpu - times[0].cpu + more * min(1.0, cpu / wall if wall else 1.0)
+
+
+class _Times(NamedTuple):
+    """A moment, on two clocks."""
+
+    wall: float
+    cpu: float
+
+    @classmethod
+    def now(cls) -> "_Times":
+        return cls(time.perf_counter(), time.process_time())
 
 
 def _time_lines(estimates: Estimates) -> list[str]:

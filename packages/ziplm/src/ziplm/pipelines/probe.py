@@ -1,22 +1,28 @@
 """The probe: the time of a few samples in each kind of work, from which the time of the stages is estimated.
 
-It runs the same functions as the stages, so that estimates follow when a stage becomes faster or slower.
+It runs the same functions as the stages, so that estimates follow when a stage becomes faster or slower. Work
+on samples is counted in tokens with their padding, which takes as long as any other token: among few samples,
+the ones in a batch differ more in length.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from obs_structured import prune
 from transformers import PreTrainedModel
 
+from ziplm.pipelines.engine_steps import briefly_in_engine
 from ziplm.pipelines.values import Start
 from ziplm.stages.calibrate import gather_fisher, gather_statistics
 from ziplm.tasks.base import Features
+from ziplm.tasks.heads import Batch, inputs_of
 
 PART_SECONDS = 0.7  # of forward passes for each part of the probe; other parts take a few times as long
-FEWEST_SAMPLES, MOST_SAMPLES = 4, 64
+BATCHES = 4  # of samples
+FEWEST_SAMPLES, MOST_SAMPLES = BATCHES, 64
 PRUNED_COLUMNS = 1024  # of the small pruning
 PRIORS = 3  # that are computed from a trace
 OPTIMIZED = 2**22  # parameters in the probe of the optimizer
@@ -27,13 +33,16 @@ class UnitTimes:
     """Seconds of the units of work that stages consist of; CPU time, or wall time on other devices than CPUs.
 
     Attributes:
-        forward: a forward pass of the dense model, for each sample.
-        divergence: comparing the outputs of two models, for each sample.
-        fisher: a forward and backward pass that finds the fisher, for each sample.
-        statistics: a forward pass that gathers the statistics of all branches, for each sample.
+        forward: a forward pass of the dense model, for each token.
+        divergence: comparing the outputs of two models, for each token.
+        fisher: a forward and backward pass that finds the fisher, for each token.
+        statistics: a forward pass that gathers the statistics of all branches, for each token.
         pruning: pruning a branch, for each row and square of its number of columns.
-        training: a forward and backward pass of the dense model for training, for each example.
+        training: a forward and backward pass of the dense model for training, for each token.
         optimizer: a step of the optimizer, for each parameter.
+        evaluation: a forward pass of the dense model with its head, for each token.
+        export: exporting the dense model for the engine, quantised if that is asked for; 0 in torch.
+        served: like `evaluation`, for the exported model in its engine; 0 in torch.
         waiting: wall time divided by CPU time; 1 on a quiet machine with one thread.
         clock: the clock of these times.
     """
@@ -45,40 +54,51 @@ class UnitTimes:
     pruning: float
     training: float
     optimizer: float
+    evaluation: float
+    export: float
+    served: float
     waiting: float
     clock: str
 
 
 def probe(start: Start) -> UnitTimes:
-    """Measure the units of work on the machine as it is now, with a few of the calibration samples."""
+    """Measure the units of work on the machine as it is now, with a few of the samples."""
     on_cpu = start.dense.device.type == "cpu"
     now = time.process_time if on_cpu else time.perf_counter
     wall, spent = time.perf_counter(), now()
-    samples = _few_samples(start, now)
+    samples = _few_samples(start, start.samples.calibration, now)
+    batch_size = _batch_size(samples)
+    tokens = padded_tokens(samples, batch_size)
     forward, divergence = _forward_and_divergence(start, samples, now)
     options = start.options
     trains = options.trains
 
     def fisher() -> object:
-        return gather_fisher(start.dense, start.task, samples, batch_size=options.calibration_batch_size)
+        return gather_fisher(start.dense, start.task, samples, batch_size=batch_size)
 
     def statistics() -> object:
         branches = start.remaining_branches(start.dense)
-        return gather_statistics(
-            start.dense, start.task, samples, branches, {}, batch_size=options.calibration_batch_size
-        )
+        return gather_statistics(start.dense, start.task, samples, branches, {}, batch_size=batch_size)
 
     times = {
-        "forward": forward / len(samples),
-        "divergence": divergence / len(samples),
-        "fisher": _seconds(fisher, now) / len(samples) if options.gradients else 0.0,
-        "statistics": _seconds(statistics, now) / len(samples),
+        "forward": forward / tokens,
+        "divergence": divergence / tokens,
+        "fisher": _seconds(fisher, now) / tokens if options.gradients else 0.0,
+        "statistics": _seconds(statistics, now) / tokens,
         "pruning": _pruning(start, now),
-        "training": _training(start, samples, now) / len(samples) if trains else 0.0,
+        "training": _training(start, samples, now) / tokens if trains else 0.0,
         "optimizer": _optimizer(start, now) / OPTIMIZED if trains else 0.0,
+        **_evaluation(start, now),
     }
     waiting = (time.perf_counter() - wall) / max(now() - spent, 1e-9)
     return UnitTimes(**times, waiting=waiting, clock="CPU time" if on_cpu else "wall time")
+
+
+def padded_tokens(samples: Sequence[Features], batch_size: int) -> int:
+    """Count the tokens of samples and their padding, in batches as `Task.batches` makes them."""
+    lengths = sorted(len(sample["input_ids"]) for sample in samples)
+    batches = [lengths[first : first + batch_size] for first in range(0, len(lengths), batch_size)]
+    return sum(len(batch) * batch[-1] for batch in batches)
 
 
 def _seconds(work: Callable[[], object], now: Callable[[], float]) -> float:
@@ -87,25 +107,37 @@ def _seconds(work: Callable[[], object], now: Callable[[], float]) -> float:
     return now() - begin
 
 
-def _few_samples(start: Start, now: Callable[[], float]) -> list[Features]:
-    """Return calibration samples of all lengths, as many as forward passes take `PART_SECONDS` for."""
-    ordered = sorted(start.samples.calibration, key=lambda sample: len(sample["input_ids"]))
+def _few_samples(start: Start, samples: Sequence[Features], now: Callable[[], float]) -> list[Features]:
+    """Return samples of all lengths, as many as forward passes take `PART_SECONDS` for."""
+    ordered = sorted(samples, key=lambda sample: len(sample["input_ids"]))
     first = _spread(ordered, FEWEST_SAMPLES)
     _forward(start, first)  # the first pass of a process takes longer
     each = _seconds(lambda: _forward(start, first), now) / len(first)
     return _spread(ordered, int(min(MOST_SAMPLES, max(FEWEST_SAMPLES, PART_SECONDS / max(each, 1e-9)))))
 
 
-def _spread(items: Sequence[Features], count: int) -> list[Features]:
-    """Return up to `count` items at equal distances."""
-    count = min(count, len(items))
-    return [items[(2 * number + 1) * len(items) // (2 * count)] for number in range(count)]
+def _spread(ordered: Sequence[Features], count: int) -> list[Features]:
+    """Return up to `count` samples: neighbours, which form a batch, in `BATCHES` places."""
+    size = max(1, min(count, len(ordered)) // BATCHES)
+    room = len(ordered) - size
+    places = sorted({round((2 * number + 1) * room / (2 * BATCHES)) for number in range(BATCHES)})
+    chosen = sorted({place + offset for place in places for offset in range(size)})
+    return [ordered[index] for index in chosen]
+
+
+def _batch_size(samples: Sequence[Features]) -> int:
+    return max(1, len(samples) // BATCHES)
+
+
+def _batches(start: Start, samples: Sequence[Features], model: PreTrainedModel) -> Iterator[Batch]:
+    for _, batch in start.task.batches(samples, _batch_size(samples), model.device):
+        yield batch
 
 
 @torch.inference_mode()
 def _forward(start: Start, samples: Sequence[Features]) -> list[torch.Tensor]:
-    batches = start.task.batches(samples, start.options.calibration_batch_size, start.dense.device)
-    return [start.task.head.outputs(start.dense, batch) for _, batch in batches]
+    batches = _batches(start, samples, start.dense)
+    return [start.task.head.outputs(start.dense, batch) for batch in batches]
 
 
 @torch.inference_mode()
@@ -114,13 +146,37 @@ def _forward_and_divergence(
 ) -> tuple[float, float]:
     outputs: list[torch.Tensor] = []
     forward = _seconds(lambda: outputs.extend(_forward(start, samples)), now)
-    batches = start.task.batches(samples, start.options.calibration_batch_size, start.dense.device)
+    batches = _batches(start, samples, start.dense)
 
     def compare() -> None:
-        for made, (_, batch) in zip(outputs, batches, strict=True):
+        for made, batch in zip(outputs, batches, strict=True):
             start.task.head.divergence(start.dense, made, made, batch)
 
     return forward, _seconds(compare, now)
+
+
+def _evaluation(start: Start, now: Callable[[], float]) -> dict[str, float]:
+    """Time the evaluation of the dense model, in torch and in the engine of the run, and its export."""
+    examples = [example for split in start.splits.evaluation.values() for example in split]
+    samples = _few_samples(start, examples, now)
+    tokens = padded_tokens(samples, _batch_size(samples))
+
+    @torch.inference_mode()
+    def evaluate(model: PreTrainedModel) -> None:
+        for batch in _batches(start, samples, model):
+            model(**inputs_of(batch))
+
+    times = {"evaluation": _seconds(partial(evaluate, start.dense), now) / tokens}
+    if not start.setting.runs_files:
+        return times | {"export": 0.0, "served": 0.0}
+    begin = now()
+    with briefly_in_engine(start, start.dense) as served:
+        export = now() - begin
+        evaluate(served)  # the first pass of a session takes longer
+        return times | {
+            "export": export,
+            "served": _seconds(partial(evaluate, served), now) / tokens,
+        }
 
 
 def _pruning(start: Start, now: Callable[[], float]) -> float:
@@ -150,10 +206,10 @@ def _pruning(start: Start, now: Callable[[], float]) -> float:
 def _training(start: Start, samples: Sequence[Features], now: Callable[[], float]) -> float:
     """Run forward and backward passes in training mode; nothing of the model is changed."""
     model: PreTrainedModel = start.dense
-    batches = start.task.batches(samples, start.options.train_batch_size, model.device)
+    batches = _batches(start, samples, model)
 
     def work() -> None:
-        for _, batch in batches:
+        for batch in batches:
             start.task.head.outputs(model, batch).float().square().mean().backward()
         model.zero_grad(set_to_none=True)
 

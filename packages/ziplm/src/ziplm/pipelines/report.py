@@ -55,6 +55,7 @@ def report_of(
     from_dense = divergences(shrunk.model, start.dense, start.task, start.samples.judging, run.workers)
     return {
         "target": {"name": target.name, "kind": target.kind, "value": target.value},
+        "dataset": dataset_report(start, run),
         "measured": None if measured is None else asdict(measured),
         "predicted": {"seconds": predicted, "speedup": choices.dense_seconds / predicted},
         "metric": {
@@ -93,6 +94,21 @@ def report_of(
         "seconds": run.seconds,
         "cpu_seconds": run.cpu_seconds,
     }
+
+
+def dataset_report(start: Start, run: Run) -> dict[str, str | None] | None:
+    """Return the name of what was evaluated on: a dataset on the hub with its configuration, or a file.
+
+    Data from memory has no name: the result is None.
+    """
+    files = start.options.source.evaluation_files
+    if files:
+        path = Path(next(iter(files.values())))
+        return None if path.parent == run.inputs_folder else {"name": path.name, "config": None}
+    if start.task.dataset is None:
+        return None
+    name, _, config = start.task.dataset.partition(":")
+    return {"name": name, "config": config or None}
 
 
 def quantization_report(start: Start, pruned: Pruned, before: Evaluation) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def make_card(folder: Path, report: Report, model: str, task: str) -> ModelCard:
         tags=["ziplm", "pruning", "structured-pruning", "compression"],
         metrics=[str(report["metric"]["name"])],
         model_name=f"{short_model_name(model)}, {report['target']['name']}",
-        eval_results=_eval_results(report, task, pipeline),
+        eval_results=_eval_results(report, pipeline),
     )
     sections = [
         _what(report, model, task),
@@ -73,15 +73,20 @@ def head_of(folder: Path) -> tuple[str, str]:
     return next((head for ending, head in HEADS.items() if str(names[0]).endswith(ending)), HEADLESS)
 
 
-def _eval_results(report: Report, task: str, pipeline: str) -> list[EvalResult]:
-    """Return all metrics on all evaluation splits, for the Hub's index."""
+def _eval_results(report: Report, pipeline: str) -> list[EvalResult] | None:
+    """Return all metrics on all evaluation splits, for the Hub's index; None if the dataset has no name."""
+    dataset = mapping(report.get("dataset"))
+    if not isinstance(dataset.get("name"), str):
+        return None
     splits = mapping(mapping(report.get("metrics")).get("compressed"))
     splits = splits or {"validation": {report["metric"]["name"]: report["metric"]["compressed"]}}
+    config = dataset.get("config")
     return [
         EvalResult(
             task_type=pipeline,
-            dataset_type=task,
-            dataset_name=task,
+            dataset_type=dataset["name"],
+            dataset_name=" ".join(filter(None, [dataset["name"], config])),
+            dataset_config=config,
             dataset_split=str(split),
             metric_type=str(name),
             metric_value=round(value, 5),

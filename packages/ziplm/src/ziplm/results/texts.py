@@ -70,14 +70,15 @@ def list_text(values: Sequence[Any]) -> str:
 def environment_text(environment: dict[str, Any]) -> str:
     """Describe where latencies were measured: machine, engine, batch, lengths and threads."""
     threads = environment.get("threads")
-    details = mapping(environment.get("details"))
+    regime = mapping(environment.get("details")).get("regime")
     parts = [
         environment.get("device_name") or environment.get("device"),
         environment.get("engine") and f"engine {environment['engine']}",
         environment.get("quantization") or environment.get("dtype"),
         threads and f"{threads} thread{'s' if threads != 1 else ''}",
-        details.get("regime") and f"regime {details['regime']}",
-        inputs_text(environment),
+        _batch_text(environment),
+        regime and f"regime {regime}",
+        _lengths_text(environment),
         environment.get("clock") and f"{environment['clock']} time",
     ]
     return ", ".join(str(part) for part in parts if part) or "unknown environment"
@@ -85,11 +86,17 @@ def environment_text(environment: dict[str, Any]) -> str:
 
 def inputs_text(environment: dict[str, Any]) -> str:
     """Describe the inputs that were measured: batch size and lengths."""
+    return ", ".join(filter(None, [_batch_text(environment), _lengths_text(environment)]))
+
+
+def _batch_text(environment: dict[str, Any]) -> str:
     batch, length = environment.get("batch_size"), environment.get("sequence_length")
+    parts = [batch and f"batch size {batch}", length and f"{length} tokens"]
+    return ", ".join(part for part in parts if part)
+
+
+def _lengths_text(environment: dict[str, Any]) -> str:
     details = mapping(environment.get("details"))
-    parts = [
-        batch and f"batch size {batch}",
-        length and f"{length} tokens",
-        *(f"{name} {', '.join(str(details[name]).split())}" for name in LENGTHS if details.get(name)),
-    ]
-    return ", ".join(str(part) for part in parts if part)
+    return ", ".join(
+        f"{name} {', '.join(str(details[name]).split())}" for name in LENGTHS if details.get(name)
+    )

@@ -52,6 +52,8 @@ class Task(ABC):
     greater_is_better: bool = True
     proportions: ClassVar[tuple[str, ...]] = ()
     """Names of the metrics that are a mean over examples of 0 or 1, such as accuracy."""
+    dataset: str | None = None
+    """Dataset on the hub, as ``name`` or ``name:config``, which is read if no files are given."""
     calibration_samples: ClassVar[int] = 2048
     class_endings: ClassVar[tuple[str, ...]]
     """Endings of the class names of models that have the head for this task."""

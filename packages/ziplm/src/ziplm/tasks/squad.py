@@ -44,6 +44,7 @@ class SquadTask(Task):
     """
 
     name = "squad"
+    dataset = HUB
     metric = "f1"
     class_endings = ("ForQuestionAnswering",)
     proportions = ("exact_match",)
@@ -63,7 +64,7 @@ class SquadTask(Task):
         if not tokenizer.is_fast:
             raise UsageError("the tokenizer cannot map tokens back to the text", "give a fast tokenizer")
         self.padding_id = padding_token(model, tokenizer)
-        train, evaluation = read_parts(self.name, source, read_questions, questions_of, HUB)
+        train, evaluation = read_parts(self.name, source, read_questions, questions_of, self.dataset)
         return Splits(
             self.windows(tokenizer, train or [], max_length),
             {name: self.windows(tokenizer, asked, max_length) for name, asked in evaluation.items()},
