@@ -9,6 +9,7 @@ import pytest
 import ziplm
 from click.testing import CliRunner, Result
 from ziplm.cli import main
+from ziplm.cli.benchmark import _digits
 from ziplm.results.table import metric_texts, sizes_text, speed_text
 from ziplm.stages import measure
 from ziplm_compressed import LENGTH, options_for, write_files
@@ -214,12 +215,11 @@ def test_benchmark_prints_the_same_values_as_its_table(
         [
             row["model"],
             row["engine"],
-            f"{row['ms']:.2f}",
-            *([f"{row['tokens_per_second']:.1f}"] if regime == "generate" else []),
-            f"{row['speedup']:.2f}x",
-            f"{row['low']:.2f} – {row['high']:.2f}",
-            f"{row['parameters']:,}",
-            f"{row['bytes'] / 1e6:,.1f}",
+            _digits(row["ms"]),
+            *([_digits(row["tokens_per_second"])] if regime == "generate" else []),
+            f"{row['speedup']:.2f}x [{row['low']:.2f}, {row['high']:.2f}]",
+            f"{row['parameters'] / 1e6:.2f}M",
+            _digits(row["bytes"] / 1e6, 3),
         ]
         for row in printed["models"]
     ]

@@ -12,7 +12,8 @@ from ziplm.pipelines.cost_model import CostModel
 from ziplm.pipelines.estimates import Estimates, estimate
 from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.plan import plan
-from ziplm.pipelines.probe import UnitTimes, padded_tokens, probe
+from ziplm.pipelines.probe import probe
+from ziplm.pipelines.units import UnitTimes, padded_tokens
 from ziplm.runs.folder import Run
 from ziplm.runs.progress import Silent
 from ziplm.tasks import make_task

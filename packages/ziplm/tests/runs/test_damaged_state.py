@@ -224,11 +224,23 @@ def test_status_and_plot_name_a_damaged_report(
 
 
 NOW = {"stage": "search", "pid": 1, "host": "elsewhere", "since": "now"}
+LEFT = {**NOW, "since": "2026-11-18 03:00:00+00:00", "stage_seconds": 1.0, "later_seconds": 2.0}
+DAMAGED_TIMES = [
+    {**LEFT, "since": "now"},
+    {**LEFT, "since": "2026-11-18 03:00:00"},
+    {**LEFT, "later_seconds": -1},
+    {**LEFT, "stage_seconds": "1"},
+    {**NOW, "later_seconds": 1},
+]
 
 
 @pytest.mark.parametrize(
     "now",
-    [{}, [], {**NOW, "pid": "1"}, {**NOW, "pid": 0}, {**NOW, "pid": True}, {**NOW, "stage": None}, "{"],
+    [
+        *({}, [], "{"),
+        *({**NOW, **wrong} for wrong in ({"pid": "1"}, {"pid": 0}, {"pid": True}, {"stage": None})),
+        *DAMAGED_TIMES,
+    ],
     ids=str,
 )
 def test_status_names_a_damaged_stage(made: Path, tmp_path: Path, now: Any) -> None:

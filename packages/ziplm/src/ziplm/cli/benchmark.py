@@ -20,6 +20,9 @@ EXAMPLES = Text(
 )
 
 
+WIDEST = 10_000  # columns of a table that is not broken
+
+
 @click.command(epilog=EXAMPLES)
 @click.argument("dense")
 @click.argument("others", nargs=-1, required=True)
@@ -94,11 +97,12 @@ def benchmark(
         click.echo(json.dumps({"models": rows, "environment": environment.to_dict()}, indent=1))
         return
     console = Console(highlight=False)
-    console.print(_table(rows))
+    _print_table(rows, console)
     reasons = {
         "rel_error": f"until the speedups were known within {precision:.2g} of their value",
         "max_seconds": f"until the time limit of {max_seconds:g} s; --max-seconds sets another",
     }
+    console.print("speedup: with its 99 % interval")
     console.print(f"{len(result.samples)} rounds, {reasons[result.stopped]}", markup=False, soft_wrap=True)
     console.print(str(environment), markup=False, soft_wrap=True)
 
@@ -117,34 +121,55 @@ def _row(name: str, result: Any, model: Any, made: int) -> dict[str, Any]:
     }
 
 
-def _table(rows: list[dict[str, Any]]) -> Any:
+def _print_table(rows: list[dict[str, Any]], console: Any) -> None:
+    """Print the table with whole names: paths that do not fit are shortened, and listed below it."""
+    names = [row["model"] for row in rows]
+    numbers = [str(number) for number in range(1, len(names) + 1)]
+    for labels in (names, _unique_ends(names), numbers):
+        table = _table(rows, labels)
+        if console.measure(table, options=console.options.update(width=WIDEST)).maximum <= console.width:
+            break
+    console.print(table)
+    for label, name in zip(labels, names, strict=True):
+        if label != name:
+            console.print(f"  {label}: {name}", markup=False, soft_wrap=True)
+
+
+def _unique_ends(names: list[str]) -> list[str]:
+    """Shorten paths to as few of their last parts as tell them apart."""
+    parts = [Path(name).parts for name in names]
+    for kept in range(1, max(map(len, parts)) + 1):
+        ends = [str(Path(*each[-kept:])) for each in parts]
+        if len(set(ends)) == len(ends):
+            break
+    return ends
+
+
+def _table(rows: list[dict[str, Any]], labels: list[str]) -> Any:
     from rich.table import Table
 
     generates = "tokens_per_second" in rows[0]
-    table = Table()
-    table.add_column("model", overflow="fold")  # the ends of paths are what differs
-    table.add_column("engine")
-    for heading in (
-        "ms",
-        *(["tokens/s"] if generates else []),
-        "speedup",
-        "99 % interval",
-        "parameters",
-        "MB",
-    ):
-        table.add_column(heading, justify="right")
-    for row in rows:
+    table = Table(show_edge=False, pad_edge=False)  # fits 80 columns without its edge
+    table.add_column("model", no_wrap=True)
+    table.add_column("engine", no_wrap=True)
+    for heading in ("ms", *(["tokens/s"] if generates else []), "speedup", "parameters", "MB"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for label, row in zip(labels, rows, strict=True):
         table.add_row(
-            row["model"],
+            label,
             row["engine"],
-            f"{row['ms']:.2f}",
-            *([f"{row['tokens_per_second']:.1f}"] if generates else []),
-            f"{row['speedup']:.2f}x",
-            f"{row['low']:.2f} – {row['high']:.2f}",
-            "" if row["parameters"] is None else f"{row['parameters']:,}",
-            "" if row["bytes"] is None else f"{row['bytes'] / 1e6:,.1f}",
+            _digits(row["ms"]),
+            *([_digits(row["tokens_per_second"])] if generates else []),
+            f"{row['speedup']:.2f}x [{row['low']:.2f}, {row['high']:.2f}]",
+            "" if row["parameters"] is None else f"{row['parameters'] / 1e6:.2f}M",
+            "" if row["bytes"] is None else _digits(row["bytes"] / 1e6, 3),
         )
     return table
+
+
+def _digits(value: float, digits: int = 4) -> str:
+    """Format a number with that many digits, and more only in front of the point."""
+    return f"{value:.0f}" if value >= 10**digits else f"{value:.{digits}g}"
 
 
 def _engine(model: Any, setting: Any) -> str:

@@ -8,8 +8,8 @@ What int8 makes faster is not smaller: in torch, such a model takes longer by th
 from collections.abc import Sequence
 
 from ziplm.options.targets import Target
-from ziplm.pipelines.probe import UnitTimes, padded_tokens
 from ziplm.pipelines.recover import STEPS
+from ziplm.pipelines.units import UnitTimes, padded_tokens
 from ziplm.pipelines.values import Start
 from ziplm.runs.folder import Run
 from ziplm.stages.choices import SECONDS, Choices

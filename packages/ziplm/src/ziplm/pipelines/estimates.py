@@ -7,7 +7,8 @@ from pathlib import Path
 
 from ziplm.options.targets import Target
 from ziplm.pipelines.cost_model import CostModel
-from ziplm.pipelines.probe import UnitTimes, probe
+from ziplm.pipelines.probe import probe
+from ziplm.pipelines.units import UnitTimes
 from ziplm.pipelines.values import Start
 from ziplm.runs.folder import Run
 from ziplm.runs.forecast import Forecast, duration

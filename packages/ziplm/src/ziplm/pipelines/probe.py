@@ -1,13 +1,10 @@
 """The probe: the time of a few samples in each kind of work, from which the time of the stages is estimated.
 
-It runs the same functions as the stages, so that estimates follow when a stage becomes faster or slower. Work
-on samples is counted in tokens with their padding, which takes as long as any other token: among few samples,
-the ones in a batch differ more in length.
+It runs the same functions as the stages, so that estimates follow when a stage becomes faster or slower.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -15,6 +12,7 @@ from obs_structured import prune
 from transformers import PreTrainedModel
 
 from ziplm.pipelines.engine_steps import briefly_in_engine
+from ziplm.pipelines.units import UnitTimes, padded_tokens
 from ziplm.pipelines.values import Start
 from ziplm.stages.calibrate import gather_fisher, gather_statistics
 from ziplm.tasks.base import Features
@@ -26,39 +24,6 @@ FEWEST_SAMPLES, MOST_SAMPLES = BATCHES, 64
 PRUNED_COLUMNS = 1024  # of the small pruning
 PRIORS = 3  # that are computed from a trace
 OPTIMIZED = 2**22  # parameters in the probe of the optimizer
-
-
-@dataclass(frozen=True)
-class UnitTimes:
-    """Seconds of the units of work that stages consist of; CPU time, or wall time on other devices than CPUs.
-
-    Attributes:
-        forward: a forward pass of the dense model, for each token.
-        divergence: comparing the outputs of two models, for each token.
-        fisher: a forward and backward pass that finds the fisher, for each token.
-        statistics: a forward pass that gathers the statistics of all branches, for each token.
-        pruning: pruning a branch, for each row and square of its number of columns.
-        training: a forward and backward pass of the dense model for training, for each token.
-        optimizer: a step of the optimizer, for each parameter.
-        evaluation: a forward pass of the dense model with its head, for each token.
-        export: exporting the dense model for the engine, quantised if that is asked for; 0 in torch.
-        served: like `evaluation`, for the exported model in its engine; 0 in torch.
-        waiting: wall time divided by CPU time; 1 on a quiet machine with one thread.
-        clock: the clock of these times.
-    """
-
-    forward: float
-    divergence: float
-    fisher: float
-    statistics: float
-    pruning: float
-    training: float
-    optimizer: float
-    evaluation: float
-    export: float
-    served: float
-    waiting: float
-    clock: str
 
 
 def probe(start: Start) -> UnitTimes:
@@ -92,13 +57,6 @@ def probe(start: Start) -> UnitTimes:
     }
     waiting = (time.perf_counter() - wall) / max(now() - spent, 1e-9)
     return UnitTimes(**times, waiting=waiting, clock="CPU time" if on_cpu else "wall time")
-
-
-def padded_tokens(samples: Sequence[Features], batch_size: int) -> int:
-    """Count the tokens of samples and their padding, in batches as `Task.batches` makes them."""
-    lengths = sorted(len(sample["input_ids"]) for sample in samples)
-    batches = [lengths[first : first + batch_size] for first in range(0, len(lengths), batch_size)]
-    return sum(len(batch) * batch[-1] for batch in batches)
 
 
 def _seconds(work: Callable[[], object], now: Callable[[], float]) -> float:

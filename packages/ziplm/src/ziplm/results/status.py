@@ -3,18 +3,22 @@
 import os
 import socket
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
 
 from ziplm.errors import BadRun
-from ziplm.files import checked, read_json
+from ziplm.files import checked, is_number, read_json
 from ziplm.options.options import Options
 from ziplm.options.targets import Target
 from ziplm.runs.folder import Run
+from ziplm.runs.forecast import duration
 from ziplm.runs.marker import has_marker
 from ziplm.runs.opening import read_run_options
 
 FISHER = "fisher"
 TRACES = "traces of branches"
+KINDS = {"stage": str, "pid": int, "host": str, "since": str}
+"""Types of what is known about a running stage."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,8 @@ class Status:
         traces: number of branches that are pruned.
         seconds: time that each stage has taken so far.
         resumable: whether this version can resume the run.
-        now: the stage that is running ("stage", "pid", "host", "since"); None if none is.
+        now: the stage that is running ("stage", "pid", "host", "since"), and about how many seconds the run
+            still takes ("seconds_left"; None if that is not known); None if no stage is running.
     """
 
     folder: str
@@ -57,6 +62,8 @@ class Status:
                 f"running now: {self.now['stage']}, process {self.now['pid']} on {self.now['host']}, "
                 f"since {self.now['since']}"
             )
+            if self.now["seconds_left"] is not None:
+                lines.append(f"about {duration(self.now['seconds_left'])} left")
         if self.seconds:
             spent = ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in self.seconds.items())
             lines.append(f"so far: {spent}")
@@ -94,13 +101,25 @@ def _running_stage(run: Run) -> dict[str, Any] | None:
     now = checked(run.now_file, _as_stage, read_json(run.now_file))
     if now["host"] == socket.gethostname() and not _is_alive(now["pid"]):
         return None
-    return now
+    return {name: now[name] for name in KINDS} | {"seconds_left": _seconds_left(now)}
+
+
+def _seconds_left(now: dict[str, Any]) -> float | None:
+    """Return the seconds that a run still takes; a stage that takes longer than planned has nothing left."""
+    if "later_seconds" not in now:
+        return None
+    spent = (datetime.now().astimezone() - datetime.fromisoformat(now["since"])).total_seconds()
+    return float(now["later_seconds"] + max(0.0, now["stage_seconds"] - max(0.0, spent)))
 
 
 def _as_stage(document: Any) -> dict[str, Any]:
-    kinds = {"stage": str, "pid": int, "host": str, "since": str}
-    if not all(type(document[name]) is kind for name, kind in kinds.items()) or document["pid"] <= 0:
+    if not all(type(document[name]) is kind for name, kind in KINDS.items()) or document["pid"] <= 0:
         raise ValueError("not the stage of a process")
+    times = [document[name] for name in ("stage_seconds", "later_seconds") if name in document]
+    if len(times) == 1 or not all(is_number(value) and value >= 0 for value in times):
+        raise ValueError("seconds are positive numbers")
+    if times and datetime.fromisoformat(document["since"]).tzinfo is None:
+        raise ValueError("not a time with its zone")
     return dict(document)
 
 

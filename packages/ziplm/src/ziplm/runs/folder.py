@@ -14,12 +14,11 @@ state/                 intermediate results, to resume from: fisher, traces, pri
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ziplm.files import checked, is_number, read_json, read_tensors, write_json, write_tensors
-from ziplm.runs.forecast import Forecast
+from ziplm.runs.forecast import Forecast, Position
 from ziplm.runs.marker import require_still_own
 from ziplm.runs.progress import Advance, FullReporter, Reporter, Silent
 from ziplm.runs.workers import ALONE, Workers
@@ -128,7 +127,7 @@ class Run:
     def stage(self, name: str, description: str | None = None) -> Iterator[Advance]:
         """Report the progress of a stage, and add the time of the block to the stage's seconds."""
         if self.forecast is not None and isinstance(self.reporter, FullReporter):
-            self.reporter.overall = partial(self.forecast.text, name)
+            self.reporter.overall = Position(self.forecast, name)
         with self.timed(name), self.reporter.stage(description or name) as advance:
             yield advance
 

@@ -1,5 +1,6 @@
 """The forecast: how far a run is and how long the rest takes, by estimates that experience corrects."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -94,6 +95,28 @@ class Forecast:
         planned = sum(part.seconds for part in known)
         took = sum(self._spent[part.target, part.stage] for part in known)
         return (self._waiting * trust + took) / (trust + planned) if trust + planned > 0 else self._waiting
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run is while a stage of it is running.
+
+    Attributes:
+        forecast: the forecast of the run.
+        stage: the stage.
+    """
+
+    forecast: Forecast
+    stage: str
+
+    def __call__(self, seconds: float) -> str:
+        """Describe the position and the time left after that many seconds of the stage."""
+        return self.forecast.text(self.stage, seconds)
+
+    def to_dict(self) -> dict[str, float]:
+        """Return the estimated seconds of the stage, and of everything after it, for JSON."""
+        later = self.forecast.seconds_left(self.stage, math.inf)
+        return {"stage_seconds": self.forecast.seconds_left(self.stage) - later, "later_seconds": later}
 
 
 def duration(seconds: float) -> str:

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ziplm.files import write_json
+from ziplm.runs.forecast import Position
 from ziplm.runs.progress import Advance, FullReporter, Overall, Reporter
 
 
@@ -18,8 +19,8 @@ class Logged:
     Args:
         reporter: the reporter to pass everything on to.
         log_file: the log; lines are appended.
-        now_file: JSON file that says which stage runs now, in which process, since when. It exists only while
-            a stage is running.
+        now_file: JSON file that says which stage runs now, in which process, since when, and how long it and
+            everything after it take, if a forecast is shown. It exists only while a stage is running.
     """
 
     def __init__(self, reporter: Reporter, log_file: Path, now_file: Path) -> None:
@@ -46,7 +47,8 @@ class Logged:
         self.log(f"{description} …")
         start = time.perf_counter()
         here = {"stage": description, "pid": os.getpid(), "host": socket.gethostname(), "since": _now()}
-        write_json(self._now_file, here)
+        position = self.overall.to_dict() if isinstance(self.overall, Position) else {}
+        write_json(self._now_file, here | position)
         try:
             with self._reporter.stage(description) as advance:
                 yield advance
