@@ -68,3 +68,13 @@ def test_a_page_has_no_errors_and_asks_no_other_server(
     page.screenshot(path=screenshots / f"site-{name.replace('/', '-').removesuffix('.html')}-{look}.png")
     context.close()
     assert wrong == []
+
+
+def test_a_copied_command_has_no_prompt(chromium: Browser, address: str) -> None:
+    context = chromium.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.goto(f"{address}/environment.html", wait_until="load")
+    page.locator(".highlight button").first.click()
+    page.wait_for_function("navigator.clipboard.readText().then(text => text.startsWith('ziplm compress'))")
+    assert "$" not in page.evaluate("navigator.clipboard.readText()")
+    context.close()

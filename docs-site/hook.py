@@ -49,6 +49,8 @@ def on_files(files: Files, config: Any) -> Files:
     made["cli.md"] = CLI
     for page, text in made.items():
         files.append(File.generated(config, page, content=text))
+    style = (ROOT / "docs-site" / "site.css").read_text(encoding="utf-8")
+    files.append(File.generated(config, "site.css", content=style))
     for source, page in MADE.items():
         files.append(File.generated(config, page, content=render(read_runs([ROOT / source]))))
     return files
