@@ -1,10 +1,8 @@
-"""The command line in a process that is interrupted, as by Ctrl-C, at a chosen progress call."""
+"""A process that is interrupted, as by Ctrl-C, at a chosen progress call."""
 
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 
 class Counting:
@@ -29,19 +27,10 @@ class Counting:
             signal.setitimer(signal.ITIMER_REAL, 0.001)  # in the middle of whatever comes next
 
 
-def compress_until(options: dict[str, Any], point: int) -> None:
-    """Call `ziplm compress --quiet` and end with its exit code; 0 as the point for no interruption."""
+def interrupt_at(point: int) -> None:
+    """Let this process be interrupted at a progress call of a command with `--quiet`; never for 0."""
     import ziplm.runs.progress
-    from click.testing import CliRunner
-    from ziplm.cli import main
 
     Counting.point = point
     ziplm.runs.progress.Silent = Counting  # type: ignore[assignment,misc]
     signal.signal(signal.SIGALRM, signal.default_int_handler)
-    line = ["compress", options.pop("model"), "--quiet"]
-    for name, value in options.items():
-        for each in value if isinstance(value, list) else [value]:
-            line += [f"--{name.replace('_', '-')}", str(each)]
-    result = CliRunner().invoke(main, line)
-    print(result.output, result.exception)  # shown if the test fails
-    sys.exit(result.exit_code)

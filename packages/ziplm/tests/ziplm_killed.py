@@ -1,7 +1,7 @@
 """Runs in processes that end themselves by SIGKILL at a chosen event, to be resumed by the next process.
 
-All events are visible from outside: progress reports, and calls of the standard library, torch, safetensors
-and transformers.
+All events are visible from outside: progress reports, and calls of the standard library, torch, safetensors,
+transformers and onnx.
 """
 
 import json
@@ -105,7 +105,7 @@ def _compress(options: dict[str, Any], happens: Happens) -> None:
 
     logging.disable_progress_bar()  # its lock would outlive a killed process
     torch.set_num_threads(1)
-    _watch_libraries(Path(options["output"]), happens)
+    _watch_libraries(Path(options["output"]), happens, exports="engine" in options)
     ziplm.compress(**options, progress=_Reports(happens))
 
 
@@ -131,8 +131,8 @@ class _Reports:
             _end()
 
 
-def _watch_libraries(folder: Path, happens: Happens) -> None:
-    """Make events of the functions that write, rename, remove and train."""
+def _watch_libraries(folder: Path, happens: Happens, exports: bool) -> None:
+    """Make events of the functions that write, rename, remove and train, and of those that export."""
     import safetensors.torch
     import torch
     from transformers import PreTrainedTokenizerBase, Trainer
@@ -142,10 +142,10 @@ def _watch_libraries(folder: Path, happens: Happens) -> None:
         function = getattr(owner, name)
 
         def watched(*args: Any, **kwargs: Any) -> Any:
-            path = "" if place is None else _path_of(args[place])
+            path = "" if place is None else path_of(args[place])
             if Path(path).is_dir() and kind == "write":  # whose entries are made durable
                 return function(*args, **kwargs)
-            if happens(kind, _final_name(path, folder)):
+            if happens(kind, final_name(path, folder)):
                 if kind == "write":
                     function(*args, **kwargs)
                     os.truncate(path, Path(path).stat().st_size // 2)
@@ -165,20 +165,26 @@ def _watch_libraries(folder: Path, happens: Happens) -> None:
     watch("remove", shutil, "rmtree", 0)
     watch("tokenizer", PreTrainedTokenizerBase, "save_pretrained", 1)
     watch("step", Trainer, "training_step")
+    if exports:
+        import onnx
+
+        watch("write", torch.onnx.ONNXProgram, "save", 1)
+        watch("write", onnx, "save", 1)
+        watch("write", onnx, "save_model", 1)  # by which ONNX Runtime's quantiser writes
 
 
-def _path_of(file: Any) -> str:
+def path_of(file: Any) -> str:
     """Return the path of a file given by its path or its descriptor."""
     return str(Path(f"/proc/self/fd/{file}").readlink() if isinstance(file, int) else file)
 
 
-def _final_name(path: str, folder: Path) -> str:
+def final_name(path: str, folder: Path) -> str:
     """Return a path relative to the run folder, without the decoration of temporary names."""
     if not Path(path).is_relative_to(folder):
         return path
     parts = Path(path).relative_to(folder).parts
     names = [found[1] if (found := TEMPORARY.fullmatch(part)) else part for part in parts]
-    if names[-2:-1] == names[-1:]:  # a file in a temporary folder of its own
+    if len(names) > 1 and names[-2] == names[-1]:  # a file in a temporary folder of its own
         names.pop()
     return "/".join(names)
 

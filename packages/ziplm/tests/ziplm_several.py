@@ -79,6 +79,33 @@ def run_together(
     return in_two_processes(_compress, options, notes, fail_after, killed)
 
 
+def run_until_killed(options: dict[str, Any], rank: int, calls: int) -> list[int | None]:
+    """Call `ziplm.compress` in each of two processes, one of which ends by SIGKILL.
+
+    Args:
+        options: arguments of `compress`.
+        rank: the process that is killed.
+        calls: number of calls of modules of torch, after which it is.
+
+    Returns:
+        The exit codes, negative for signals.
+    """
+    return in_two_processes(_compress_until_killed, options, rank, calls)
+
+
+def _compress_until_killed(rank: int, options: dict[str, Any], killed: int, calls: int) -> None:
+    left = calls
+
+    def count(*_: Any) -> None:
+        nonlocal left
+        left -= 1
+        if rank == killed and left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with register_module_forward_pre_hook(count):
+        ziplm.compress(**options)
+
+
 def notes_in(folder: Path) -> list[dict[str, Any]]:
     """Return the notes of both processes.
 

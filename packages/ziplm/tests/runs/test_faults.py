@@ -1,204 +1,158 @@
-"""Runs that are killed, interrupted or out of space, at points chosen at random, lose nothing and resume.
+"""Runs that are killed at random points, and runs that six processes want at once, end with the same files.
 
 A few points are tried here in the default run; with ``-m faults`` (``nox -s faults``) many are.
 """
 
-import errno
 import json
-import os
 import random
 import shutil
 import signal
-import sys
-from collections.abc import Callable
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ziplm
-from ziplm import files as ziplm_files
-from ziplm_compressed import options_for, without_times, write_files
-from ziplm_gradual import gradual_options
-from ziplm_interrupted import compress_until
-from ziplm_killed import CONTEXT, run_to_point
-
-SEED = 17
-TARGETS = ("1.5x", "3x")
+from ziplm_compressed import options_for
+from ziplm_faults import (
+    KINDS,
+    SEED,
+    Command,
+    assert_same_run,
+    command_line,
+    fault_options,
+    write_fault_files,
+)
+from ziplm_killed import Kill, run, run_to_point
+from ziplm_several import run_until_killed
+from ziplm_shared import shared_gradual_options, shared_options, write_shared_files
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_files(tmp_path_factory.mktemp("files"))
+    return write_fault_files(tmp_path_factory.mktemp("files"))
 
 
-@pytest.fixture(scope="module")
-def whole(files: Path) -> Path:
-    """Make a run without faults."""
-    ziplm.compress(**options_for(files, "bert", files / "whole", speedup=[1.5, 3]))
-    return files / "whole"
+# Kills at random points
 
 
-def names_in(folder: Path) -> list[str]:
-    """Return all names in a run folder; only the command line writes a report page."""
-    names = {str(path.relative_to(folder)) for path in folder.rglob("*")}
-    return sorted(names - {"report.html"})
+def kill_again_and_again(options: dict[str, Any], whole: Path, killed: Path, count: int, seed: int) -> int:
+    """Kill a run at random points, each process resuming from the one before, until it is finished.
 
-
-def assert_same_run(found: Path, whole: Path, targets: tuple[str, ...] = TARGETS) -> None:
-    """Assert that two runs have the same files, weights and reports, except for times."""
-    for target in targets:
-        reports = [json.loads((run / target / "metrics.json").read_text()) for run in (found, whole)]
-        for report in reports:
-            report.get("training", {}).pop("seconds", None)
-        assert without_times(reports[0]) == without_times(reports[1])
-        weights = [(run / target / "model.safetensors").read_bytes() for run in (found, whole)]
-        assert weights[0] == weights[1]
-    assert names_in(found) == names_in(whole)
-
-
-# Kills
-
-
-def kill_again_and_again(options: dict[str, Any], whole: Path, killed: Path, count: int, seed: int) -> None:
-    """Kill a run at random points, each process resuming from the one before, until it is finished."""
+    Returns:
+        How many processes were killed: finished work is not repeated, so that a late point may not come.
+    """
     notes = killed.with_suffix(".json")
     assert run_to_point({**options, "output": str(whole)}, 0, notes) == 0
     passed = json.loads(notes.read_text())
     points = sorted(random.Random(seed).sample(range(1, len(passed) + 1), count))
+    codes = []
     for before, point in zip([0, *points], points, strict=False):
-        code = run_to_point({**options, "output": str(killed)}, point - before, notes)
-        assert code in (-signal.SIGKILL, 0), (seed, points)
+        codes.append(run_to_point({**options, "output": str(killed)}, point - before, notes))
+        assert codes[-1] in (-signal.SIGKILL, 0), (seed, points)
     assert run_to_point({**options, "output": str(killed)}, 0, notes) == 0
+    return codes.count(-signal.SIGKILL)
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(3000)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(SEED, SEED + 3))
-def test_a_oneshot_run_killed_at_random_points_ends_with_the_same_files(
-    files: Path, tmp_path: Path, seed: int
+def test_a_run_killed_at_random_points_ends_with_the_same_files(
+    files: Path, tmp_path: Path, kind: str, seed: int
 ) -> None:
-    options = options_for(files, "bert", tmp_path, speedup=[1.5, 3])
-    kill_again_and_again(options, tmp_path / "whole", tmp_path / "killed", 12, seed)
+    options = fault_options(files, kind, tmp_path)
+    assert kill_again_and_again(options, tmp_path / "whole", tmp_path / "killed", 12, seed) >= 6
     assert_same_run(tmp_path / "killed", tmp_path / "whole")
 
 
-@pytest.mark.faults
-@pytest.mark.timeout(3000)
-@pytest.mark.parametrize("seed", range(SEED, SEED + 3))
-def test_a_gradual_run_killed_at_random_points_ends_with_the_same_files(tmp_path: Path, seed: int) -> None:
-    options = {**gradual_options(tmp_path), "dense_steps": 2}
-    kill_again_and_again(options, tmp_path / "whole", tmp_path / "killed", 12, seed)
-    assert_same_run(tmp_path / "killed", tmp_path / "whole", ("1.5x", "2.5x"))
+# Kills during an export
+
+EXPORTED = "state/targets/3x/exported/onnx"
+KILLS_OF_AN_EXPORT = [
+    Kill("write", f"{EXPORTED}/float32.onnx"),
+    Kill("write", f"{EXPORTED}/folded-float32.onnx"),
+    Kill("write", f"{EXPORTED}/*model_qint8.onnx"),
+    Kill("rename", "state/targets/3x/exported"),
+    Kill("write", "3x/onnx/model_qint8.onnx"),
+    Kill("remove", "state/targets/3x/exported"),  # the member is complete, and the run is not told so
+]
 
 
-# Full disks
-
-
-def full_at(index: int, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """Let a write fail, and all after it, as on a full disk; return a function that counts the writes."""
-    count = 0
-    fsync, write = os.fsync, os.write
-
-    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            nonlocal count
-            count += 1
-            if 0 <= index < count:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return function(*arguments)
-
-        return call
-
-    # Every file that we write is synced before it gets its name, and a full disk may show only then.
-    monkeypatch.setattr(os, "fsync", counted(fsync))
-    monkeypatch.setattr(os, "write", counted(write))
-    return lambda: count
-
-
-def try_full_disks(files: Path, whole: Path, run: Path, wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = options_for(files, "bert", run, speedup=[1.5, 3])
-    with monkeypatch.context() as patch:
-        counted = full_at(-1, patch)
-        ziplm.compress(**{**options, "output": str(run.with_name("counted"))})
-        writes = counted()
-    assert writes > 50
-    every = max(1, writes // wanted)
-    for index in range(0, writes, every):  # the next one resumes what this one has left
-        with monkeypatch.context() as patch:
-            full_at(min(index, every), patch)
-            with pytest.raises(OSError, match="No space left"):
-                ziplm.compress(**options)
-        if run.exists():
-            assert not [path for path in run.rglob("*") if path.name.endswith(ziplm_files.PARTIAL)]
-    ziplm.compress(**options)
-    assert_same_run(run, whole)
-
-
-def test_a_disk_that_is_full_at_some_writes_loses_nothing(
-    files: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "kills", [KILLS_OF_AN_EXPORT[2::3], pytest.param(KILLS_OF_AN_EXPORT, marks=pytest.mark.faults)], ids=len
+)
+@pytest.mark.timeout(600)
+def test_a_run_killed_during_its_export_ends_with_the_same_files(
+    files: Path, tmp_path: Path, kills: list[Kill]
 ) -> None:
-    try_full_disks(files, whole, tmp_path / "run", 4, monkeypatch)
+    options = fault_options(files, "engine", tmp_path / "killed")
+    for kill in kills:
+        assert run(options, kill) == -signal.SIGKILL, kill
+    assert run(options) == 0
+    assert run({**options, "output": str(tmp_path / "whole")}) == 0
+    assert_same_run(tmp_path / "killed", tmp_path / "whole")
+
+
+# Kills of one of two processes
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(3000)
-def test_a_disk_that_is_full_at_any_write_loses_nothing(
-    files: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["oneshot", "gradual"])
+def test_two_processes_of_which_one_is_killed_at_random_points_end_with_the_same_files(
+    tmp_path: Path, kind: str
 ) -> None:
-    try_full_disks(files, whole, tmp_path / "run", 10_000, monkeypatch)
+    files, dice = write_shared_files(tmp_path / "files"), random.Random(SEED)
+    make = shared_gradual_options if kind == "gradual" else lambda *a: shared_options(a[0], "bert", a[1])
+    assert run_until_killed(make(files, tmp_path / "whole"), 0, 0) == [0, 0]
+    kills = 0
+    for _ in range(12):
+        rank = dice.randrange(2)
+        codes = run_until_killed(make(files, tmp_path / "killed"), rank, dice.randint(1, 1500))
+        assert codes[rank] in (-signal.SIGKILL, 0)
+        assert (codes[1 - rank] == 0) == (codes[rank] == 0)
+        kills += codes[rank] != 0
+    assert kills >= 6
+    assert run_until_killed(make(files, tmp_path / "killed"), 0, 0) == [0, 0]
+    assert_same_run(tmp_path / "killed", tmp_path / "whole")
 
 
-# Interruptions
+# Six processes on one folder
 
 
-def interrupt_at(points: list[int], options: dict[str, Any]) -> list[int | None]:
-    codes = []
-    for point in [*points, 0]:
-        process = CONTEXT.Process(target=compress_until, args=(dict(options), point))
-        process.start()
-        process.join(240)
-        codes.append(process.exitcode)
-    return codes
+def try_six_at_once(files: Path, tmp_path: Path, rounds: int) -> None:
+    """Let six commands want a folder, kill the one that works in it, and let the next six resume."""
+    ziplm.compress(**fault_options(files, "oneshot", tmp_path / "whole"))
+    folder, dice = tmp_path / "run", random.Random(SEED)
+    line = command_line(fault_options(files, "oneshot", folder))
+    for last in [*[False] * rounds, True]:
+        commands = [Command(line) for _ in range(6)]
+        while sum(command.code is None for command in commands) > 1:
+            time.sleep(0.01)
+        time.sleep(dice.random())
+        if not last:
+            for command in commands:
+                command.kill()
+        codes = sorted(command.wait()[0] or 0 for command in commands)
+        assert codes in ([0, 5, 5, 5, 5, 5], [-signal.SIGKILL, 5, 5, 5, 5, 5])
+    assert codes[0] == 0
+    assert_same_run(folder, tmp_path / "whole")
 
 
-def assert_interrupted_runs_resume(files: Path, whole: Path, run: Path, count: int) -> None:
-    options = options_for(files, "bert", run, speedup=[1.5, 3])
-    chosen = random.Random(SEED)
-    codes = interrupt_at([chosen.randint(1, 25) for _ in range(count)], options)
-    assert codes[-1] == 0
-    assert set(codes) <= {0, 130}
-    assert 130 in codes
-    assert_same_run(run, whole)
-
-
-def test_a_run_interrupted_at_random_points_ends_with_the_same_files(
-    files: Path, whole: Path, tmp_path: Path
-) -> None:
-    assert_interrupted_runs_resume(files, whole, tmp_path / "run", 3)
+def test_of_six_commands_one_works_and_the_others_are_refused(files: Path, tmp_path: Path) -> None:
+    try_six_at_once(files, tmp_path, 1)
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(3000)
-def test_a_run_interrupted_at_many_random_points_ends_with_the_same_files(
-    files: Path, whole: Path, tmp_path: Path
-) -> None:
-    assert_interrupted_runs_resume(files, whole, tmp_path / "run", 30)
+def test_of_six_commands_one_resumes_when_the_one_before_was_killed(files: Path, tmp_path: Path) -> None:
+    try_six_at_once(files, tmp_path, 8)
 
 
-# Folders that cannot be written
-
-
-@pytest.mark.skipif(sys.platform == "win32" or not Path("/proc").is_dir(), reason="needs a read-only folder")
-@pytest.mark.parametrize("folder", ["/proc/run", "/proc"])
-def test_a_folder_that_cannot_be_written_is_a_failed_write(files: Path, folder: str) -> None:
-    """Root may write into every folder of an ordinary file system, but not into this one."""
-    with pytest.raises((OSError, ziplm.BadRun)) as raised:
-        ziplm.compress(**options_for(files, "bert", Path(folder), speedup=[2]))
-    assert isinstance(raised.value, OSError) == (folder == "/proc/run")
-
-
-def test_a_run_folder_may_be_copied(files: Path, whole: Path, tmp_path: Path) -> None:
+def test_a_run_folder_may_be_copied(files: Path, tmp_path: Path) -> None:
     """Control: a copy is a run folder as well, which another command continues."""
-    shutil.copytree(whole, tmp_path / "copy")
+    ziplm.compress(**options_for(files, "bert", tmp_path / "whole", speedup=[3]))
+    shutil.copytree(tmp_path / "whole", tmp_path / "copy")
     made = ziplm.compress(**options_for(files, "bert", tmp_path / "copy", speedup=[2]))
     assert [member.target for member in made] == ["2x"]

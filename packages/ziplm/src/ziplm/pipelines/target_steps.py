@@ -268,7 +268,7 @@ def save_member(start: Start, candidate: Candidate, folder: Path, run: Run) -> N
     def write() -> None:
         require_free(folder)
         save(candidate.model, folder, tokenizer, also=add_report)
-        if candidate.exported is not None:
-            shutil.rmtree(candidate.exported)
+        for exported in run.exported_folders(folder.name):  # also of attempts that were not chosen
+            shutil.rmtree(exported)
 
     run.workers.first(write)

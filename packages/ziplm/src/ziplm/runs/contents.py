@@ -55,8 +55,11 @@ def _links_in(folder: Path) -> Iterator[Path]:
         yield from (path for name in (*folders, *files) if (path := Path(place, name)).is_symlink())
 
 
-def remove_leftovers(run: Run) -> None:
-    """Delete what killed processes were writing; call it only in a folder that is recognised and locked."""
+def remove_leftovers(run: Run, targets: Iterable[str]) -> None:
+    """Delete what killed processes were writing, and what they had not yet deleted of finished targets.
+
+    Call it only in a folder that is recognised and locked.
+    """
     places = [run.folder]
     for folder in (run.folder / "state", run.inputs_folder):
         places += [Path(place) for place, _, _ in os.walk(folder)]
@@ -66,6 +69,9 @@ def remove_leftovers(run: Run) -> None:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+    for target in filter(run.is_done, targets):
+        for exported in run.exported_folders(target):
+            shutil.rmtree(exported)
 
 
 def has_results(run: Run) -> bool:

@@ -94,6 +94,11 @@ class Run:
         """Return the folder of one target's intermediate results."""
         return self.state / "targets" / target
 
+    def exported_folders(self, target: str) -> list[Path]:
+        """Return the folders of exported files that are needed only until a target's member is saved."""
+        places = [self.folder / "state" / "targets", *self.folder.glob("state/steps/*/targets")]
+        return [found for place in places for found in (place / target).rglob("exported")]
+
     def training_folder(self, target: str) -> Path:
         """Return the folder of the checkpoints of one target's fine-tuning."""
         return self.target_state(target) / "training"
