@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from ziplm import BadRun
-from ziplm.files import read_json, write_json, written_whole
+from ziplm.files import failed_writes_as_os_errors, read_json, write_json, written_whole
 
 
 def names_in(folder: Path) -> list[str]:
@@ -69,3 +70,12 @@ def test_an_interrupted_write_leaves_no_temporary_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON"):
         write_json(tmp_path / "nan.json", json.loads("NaN"))
     assert not (tmp_path / "nan.json").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_inside_torch_is_a_failed_write() -> None:
+    """torch.save itself raises a RuntimeError about positions; other RuntimeErrors stay what they are."""
+    with pytest.raises(OSError, match="could not be written"), failed_writes_as_os_errors():
+        torch.save(torch.ones(10_000), "/dev/full")
+    with pytest.raises(RuntimeError, match="mine"), failed_writes_as_os_errors():
+        raise RuntimeError("mine")

@@ -247,6 +247,35 @@ def test_memory_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, error
     assert "there is not enough memory" in error_of(result)
 
 
+KINDS = {
+    1: OSError(28, "No space left on device"),
+    2: ziplm.UsageError("a\nb" * 1000, "c"),
+    3: ziplm.UnsupportedModel("a", "b\n" * 1000),
+    4: ziplm.BadCheckpoint("a\nb", "c" * 1000),
+    5: ziplm.BadRun("a\0b\x1b[2J", "c"),
+    6: ziplm.UnreachableTarget("a", "b"),
+    7: errors.MissingExtra("a", "b"),
+    8: errors.NotFinite("a", "b"),
+    70: RuntimeError("a" * 1000 + "\nb"),
+    130: KeyboardInterrupt(),
+}
+
+
+@pytest.mark.parametrize("code", KINDS)
+def test_every_kind_of_error_is_one_short_line_with_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise KINDS[code]
+
+    monkeypatch.setattr("ziplm.api.run_compress", fail)
+    result = invoke(*ARGUMENTS)
+    assert result.exit_code == code
+    (line,) = result.stderr.splitlines()
+    assert line == error_of(result)
+    assert line.isprintable()
+
+
 def test_the_help_page_lists_the_exit_code_of_every_error() -> None:
     shown = invoke("--help").stdout
     listed = {int(code) for code in re.findall(r"^ *(\d+)  ", shown, re.MULTILINE)}

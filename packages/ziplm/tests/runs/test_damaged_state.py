@@ -223,6 +223,17 @@ def test_status_and_plot_name_a_damaged_report(
     assert_bad_run(CliRunner().invoke(main, [*command, str(run)]), "metrics.json")
 
 
+@pytest.mark.parametrize(
+    "family",
+    ["[", "[]", "{}", "[" * 10**5, '{"targets": ["2x"], "trainings": 1, "epochs": "x", "steps": 1}'],
+    ids=["half", "a list", "an empty object", "nested", "text"],
+)
+def test_status_names_a_damaged_report_on_the_family(made: Path, tmp_path: Path, family: str) -> None:
+    run = Path(shutil.copytree(made / "run", tmp_path / "run"))
+    (run / "family.json").write_text(family)
+    assert_bad_run(CliRunner().invoke(main, ["status", str(run)]), "family.json")
+
+
 NOW = {"stage": "search", "pid": 1, "host": "elsewhere", "since": "now"}
 LEFT = {**NOW, "since": "2026-11-18 03:00:00+00:00", "stage_seconds": 1.0, "later_seconds": 2.0}
 DAMAGED_TIMES = [
