@@ -32,7 +32,7 @@ class Guard:
             if isinstance(path, str | bytes | os.PathLike) and flags & WRITES:
                 self._check(event, path)
         elif event in CHANGES:
-            self._check(event, arguments[0])
+            self._check(event, arguments[0], arguments[-1] if event != "os.truncate" else -1)
         elif event in TWO_PATHS:
             self._check(event, arguments[1])
             if event == "os.rename":
@@ -40,8 +40,12 @@ class Guard:
         elif event in FORBIDDEN:
             self.seen.append(f"{event} {arguments!r:.100}")
 
-    def _check(self, event: str, path: Any) -> None:
-        place = os.path.realpath(os.fsdecode(path)) if not isinstance(path, int) else ""
+    def _check(self, event: str, path: Any, folder: int = -1) -> None:
+        """Note a change, unless it is allowed; the path may be relative to an open folder."""
+        parent = f"/proc/self/fd/{folder}" if folder >= 0 else ""
+        place = (
+            os.path.realpath(os.path.join(parent, os.fsdecode(path))) if not isinstance(path, int) else ""  # noqa: PTH118
+        )
         if (
             place
             and place != os.devnull

@@ -22,6 +22,7 @@ from ziplm.tasks.files import read_table, read_text
 from ziplm.tasks.sentence_folder import copy_settings, read_settings
 from ziplm.tasks.squad import read_questions
 from ziplm_compressed import options_for
+from ziplm_finetune import MODELS, OFTEN, train
 from ziplm_models import tiny_model
 from ziplm_text import letter_tokenizer
 
@@ -81,6 +82,17 @@ def evaluate(name: str, data: str, **settings: Any) -> Callable[[Path, Path], No
     return run
 
 
+def evaluate_exported(task: str, data: str) -> Callable[[Path, Path], None]:
+    """Return a function that evaluates the exported file in ``exported`` on a file beside it."""
+
+    def run(folder: Path, output: Path) -> None:
+        from ziplm import evaluate
+
+        evaluate(folder / "exported", task, validation_file=str(folder / data), max_length=16)
+
+    return run
+
+
 def encode(task: Task, file: str) -> Callable[[Path, Path], None]:
     """Return a function that reads a data file and tokenises it for a task."""
 
@@ -107,6 +119,11 @@ def use_sentence_folder(folder: Path, output: Path) -> None:
     read_settings(folder / "model")
     samples.save(tiny_model("BertModel"), output / "new")
     copy_settings(folder / "model", output / "new", "cls")
+
+
+def resume_training(folder: Path, output: Path) -> None:
+    """Resume a fine-tuning from its checkpoint."""
+    train(tiny_model(MODELS[0]), folder / "training", OFTEN)
 
 
 def resume(folder: Path, output: Path) -> None:
@@ -147,6 +164,17 @@ LOADERS: dict[str, Loader] = {
         ("model/model.safetensors.index.json", "model/*.safetensors"),
         lambda folder, _: load(folder / "model"),
         share=2,
+    ),
+    "exported onnx": Loader(
+        samples.exported_onnx,
+        ("exported/onnx/*.onnx", "exported/config.json"),
+        evaluate_exported("classification", "valid.csv"),
+    ),
+    "exported decoder": Loader(
+        samples.exported_decoder, ("exported/onnx/*.onnx",), evaluate_exported("causal-lm", "valid.txt")
+    ),
+    "exported openvino": Loader(
+        samples.exported_openvino, ("exported/openvino/*",), evaluate_exported("classification", "valid.csv")
     ),
     "tokenizer": Loader(
         samples.dense_checkpoint, TOKENIZER_FILES, evaluate("classification", "valid.csv"), share=3
@@ -236,16 +264,29 @@ LOADERS: dict[str, Loader] = {
     ),
     "status": Loader(
         samples.finished_run,
-        ("run/config.toml", "run/state/seconds.json", "run/ziplm-run.json", "run/2x/metrics.json"),
+        (
+            "run/config.toml",
+            "run/state/seconds.json",
+            "run/ziplm-run.json",
+            "run/2x/metrics.json",
+            "run/family.json",
+        ),
         lambda folder, _: ziplm_command("status", str(folder / "run")),
         (CommandFailed,),
         share=2,
     ),
     "report": Loader(
         samples.finished_run,
-        ("run/2x/metrics.json", "run/latency.json", "run/state/targets/2x/*.json"),
+        ("run/2x/metrics.json", "run/latency.json", "run/alternatives.json", "run/state/targets/2x/*.json"),
         lambda folder, output: ziplm_command("report", str(folder / "run")),
         (CommandFailed,),
+        writes=True,
+    ),
+    "training": Loader(
+        samples.training,
+        ("training/*.json", "training/checkpoint-*/*"),
+        resume_training,
+        share=0.5,
         writes=True,
     ),
     "resume": Loader(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ziplm_fuzz.odd_graphs import mutate_onnx
 from ziplm_fuzz.odd_tables import odd_parquet
 from ziplm_fuzz.odd_values import NESTED, odd_value, with_placeholders
 
@@ -196,6 +197,7 @@ STRUCTURES: dict[str, Callable[[Path, Path, random.Random], None]] = {
     ".jsonl": mutate_json_lines,
     ".safetensors": mutate_safetensors,
     ".toml": mutate_toml,
+    ".onnx": mutate_onnx,
     ".csv": mutate_cells,
     ".tsv": mutate_cells,
     ".parquet": mutate_parquet,

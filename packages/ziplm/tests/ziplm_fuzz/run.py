@@ -12,10 +12,11 @@ import tempfile
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from latency_profiler._probe import choose_instructions
 from transformers.utils.logging import disable_progress_bar
 
 from ziplm_fuzz.guard import Guard
@@ -90,11 +91,27 @@ def _sample(name: str, scratch: Path, place: Path) -> Path:
     folder = scratch / "samples" / make.__name__
     if not folder.exists():
         (place / FILES).mkdir(parents=True)
-        make(place / FILES)
+        _make_in_child(make, place / FILES)
         folder.parent.mkdir(exist_ok=True)
         (place / FILES).rename(folder)
         shutil.rmtree(place)
     return folder
+
+
+def _make_in_child(make: Callable[[Path], object], folder: Path) -> None:
+    """Make a sample in a child: an engine that has run in this process would not run in its children."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            make(folder)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    if os.waitpid(child, 0)[1]:
+        raise RuntimeError(f"the sample {make.__name__} cannot be made")
 
 
 def _in_child(batch: list[Case], sample: Path, place: Path, keep: Path) -> Iterator[Result]:
@@ -219,6 +236,8 @@ def fuzz(
     logging.disable(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
         chosen = cases(seed, files, names or list(LOADERS))
+        if any(case.loader == "exported openvino" for case in chosen):
+            choose_instructions("f32")  # once, because it starts a process, and loaders must start none
         if number is not None:
             chosen = [Case(seed, name, number) for name in dict.fromkeys(case.loader for case in chosen)]
         yield from run_cases(chosen, Path(scratch), keep)

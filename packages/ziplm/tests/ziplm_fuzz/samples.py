@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -12,8 +13,10 @@ from token_distill import Teacher
 from ziplm.architectures.checkpoint import save
 from ziplm.tasks.sentence_folder import copy_settings
 from ziplm_compressed import options_for, write_files
+from ziplm_finetune import MODELS, OFTEN, Killed, train
 from ziplm_models import make_traces, removed_by, tiny_model
 from ziplm_pipeline import linear_table
+from ziplm_reports import ALTERNATIVES
 from ziplm_text import bare_tokenizer, letter_rows, letter_tokenizer, question, write_rows, write_squad
 
 PROBLEM = Problem([[3.0, 2.0, 1.0]] * 3, [[0.0, 1.0, 2.0]] * 3, 6.0)
@@ -59,6 +62,24 @@ def _save_shrunk(name: str, folder: Path) -> None:
     small = ziplm.shrink(model, removed_by(model, "a whole layer"), make_traces(model))
     save(small, folder / "model", bare_tokenizer())
     (folder / "valid.txt").write_text("the fox jumps over the lazy dog " * 3)
+
+
+def exported_onnx(folder: Path) -> None:
+    """A BERT classifier exported to ONNX in int8, with data to evaluate it on."""
+    dense_checkpoint(folder)
+    ziplm.export(folder / "model", "onnx", quantize="int8", output=folder / "exported")
+
+
+def exported_openvino(folder: Path) -> None:
+    """A BERT classifier exported to OpenVINO, with data to evaluate it on."""
+    dense_checkpoint(folder)
+    ziplm.export(folder / "model", "openvino", output=folder / "exported")
+
+
+def exported_decoder(folder: Path) -> None:
+    """A shrunk GPT2 exported to ONNX with its cache, and text to evaluate it on."""
+    shrunk_checkpoint(folder)
+    ziplm.export(folder / "model", "onnx", output=folder / "exported")
 
 
 def sharded_checkpoint(folder: Path) -> None:
@@ -123,6 +144,15 @@ def finished_run(folder: Path) -> None:
     """A run with one finished target and all its state, as `compress` leaves it."""
     files = write_files(folder)
     ziplm.compress(**options_for(files, "bert", folder / "run", speedup=[2]))
+    (folder / "run/alternatives.json").write_text(json.dumps(ALTERNATIVES))
+    family = {"targets": ["2x"], "trainings": 1, "epochs": 1.0, "steps": 2, "examples": 3, "hours": 0.1}
+    (folder / "run/family.json").write_text(json.dumps(family))  # of gradual runs
+
+
+def training(folder: Path) -> None:
+    """A fine-tuning that was interrupted, with its last checkpoint."""
+    with suppress(Killed):
+        train(tiny_model(MODELS[0]), folder / "training", OFTEN, kill_after=16)
 
 
 def unfinished_run(folder: Path) -> None:

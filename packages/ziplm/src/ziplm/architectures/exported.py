@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from transformers import DynamicCache, GenerationMixin, PreTrainedConfig, PreTra
 from transformers.utils.generic import ModelOutput
 
 from ziplm.architectures.checkpoint import load, read_config
+from ziplm.architectures.untrusted import reported
 from ziplm.errors import BadCheckpoint, MissingExtra, UsageError
 
 LOADERS: dict[str, Callable[[Path, int | None], LoadedModel]] = {".onnx": load_onnx, ".xml": load_openvino}
@@ -27,6 +28,11 @@ LANGUAGE_MODELS = ("LMHeadModel", "ForCausalLM", "ForMaskedLM")
 """Endings of the names of classes with a language head."""
 
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+
+ENCODER_INPUTS = {"input_ids", "attention_mask", "token_type_ids"}
+DECODER_INPUTS = {"input_ids", "attention_mask", "position_ids"}
+PAST, PRESENT = "past_key_values.", "present."
+"""How the names of the cache's inputs and outputs begin."""
 
 
 @dataclass
@@ -113,7 +119,8 @@ class ExportedModel(PreTrainedModel):
     def _run(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Run the file on those of the values that are inputs of it, and return its outputs by name."""
         known = {name: values[name] for name in self.loaded.inputs}
-        return {name: torch.from_numpy(array) for name, array in self.loaded.run(known).items()}
+        with reported(f"{self.file} cannot be run", "export its checkpoint again"):
+            return {name: torch.from_numpy(array) for name, array in self.loaded.run(known).items()}
 
 
 class ExportedDecoder(ExportedModel, GenerationMixin):
@@ -152,7 +159,7 @@ class ExportedDecoder(ExportedModel, GenerationMixin):
 
     def _past(self, cache: Any, batch: int) -> dict[str, torch.Tensor]:
         """Return keys and values of earlier tokens by the names of their inputs; there may be none."""
-        names = [name for name in self.loaded.inputs if name.startswith("past_key_values.")]
+        names = [name for name in self.loaded.inputs if name.startswith(PAST)]
         if cache.get_seq_length() == 0:
             shapes = self.loaded.input_shapes  # (batch, heads, past tokens, head size)
             return {name: torch.zeros(batch, shapes[name][1] or 1, 0, shapes[name][3] or 1) for name in names}
@@ -216,11 +223,35 @@ def load_exported(
         config: config of its checkpoint; None for the one beside the file.
     """
     config = read_config(home_of(file)) if config is None else config
+    if file.suffix == ".xml" and not file.with_suffix(".bin").is_file():  # OpenVINO may end the process
+        raise BadCheckpoint(
+            f"there is no file {file.with_suffix('.bin')} with the weights", "export it again"
+        )
     try:
         loaded = LOADERS[file.suffix](file, threads)
     except latency_profiler.MissingExtra as error:
         raise MissingExtra(error.message, f"run: pip install 'ziplm[{EXTRAS[file.suffix]}]'") from None
+    except latency_profiler.EngineError as error:
+        raise BadCheckpoint(error.message, "export its checkpoint again") from error
+    _check_names(loaded, file)
     return (ExportedDecoder if "position_ids" in loaded.inputs else ExportedModel)(config, loaded, file)
+
+
+def _check_names(loaded: LoadedModel, file: Path) -> None:
+    """Raise BadCheckpoint if a file does not have the inputs and outputs of an exported model."""
+    inputs, outputs = set(loaded.inputs), set(loaded.outputs)
+    if "position_ids" in inputs:
+        others = {name for name in inputs - DECODER_INPUTS if not name.startswith(PAST)}
+        others |= {name for name in outputs - {"logits"} if not name.startswith(PRESENT)}
+        complete = "logits" in outputs
+    else:
+        names = {field.name for field in fields(Outputs)} - {"past_key_values"}
+        others, complete = (inputs - ENCODER_INPUTS) | (outputs - names), bool(outputs)
+    if others or not complete or "input_ids" not in inputs:
+        raise BadCheckpoint(
+            f"{file} takes {', '.join(loaded.inputs)} and gives {', '.join(loaded.outputs)}",
+            "give a file that `ziplm export` has written",
+        )
 
 
 def exported_file(path: str | Path) -> Path | None:

@@ -144,6 +144,10 @@ def numbers_of(table: Table, column: str) -> list[float]:
 def model_labels(model: PreTrainedModel) -> dict[str, int]:
     """Return the model's class numbers by name; raise BadCheckpoint if they are not numbers."""
     found = model.config.label2id or {}
+    if not isinstance(found, dict):
+        raise BadCheckpoint(
+            f"label2id in the config of the model is {found!r:.40}", "give the number of every class by name"
+        )
     numbers = {str(name): _whole_number(number) for name, number in found.items()}
     if wrong := [name for name, number in numbers.items() if number is None]:
         raise BadCheckpoint(
