@@ -2,12 +2,14 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from latency_profiler import LatencyTable
 from ziplm_compressed import options_for, without_times, write_files
 from ziplm_gradual import gradual_options
@@ -128,6 +130,12 @@ def limit_files(size: int) -> None:
 
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+needs_permissions = pytest.mark.skipif(
+    sys.platform == "win32" or (os.geteuid() == 0 and sys.platform != "linux"),
+    reason="here, permissions of folders do not bind this user",
+)
 
 
 def give_up_permissions() -> None:

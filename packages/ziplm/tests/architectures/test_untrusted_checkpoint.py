@@ -1,9 +1,6 @@
 """A checkpoint is not trusted: nothing is built, read or written on the word of its files alone."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,7 @@ import torch
 from ziplm import BadCheckpoint, inspect, load, save
 from ziplm.tasks import make_task
 from ziplm.tasks.columns import model_labels
+from ziplm_faults import Command, give_up_permissions, needs_permissions
 from ziplm_models import tiny_model
 from ziplm_text import letter_tokenizer
 
@@ -244,13 +242,11 @@ def test_a_file_that_cannot_be_read_is_not_called_missing(
         load(folder)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@needs_permissions
 def test_an_unreadable_checkpoint_is_exit_1(folder: Path) -> None:
     (folder / "config.json").chmod(0)
-    found = subprocess.run(
-        [sys.executable, "-m", "ziplm", "inspect", str(folder)], capture_output=True, text=True, check=False
-    )
-    assert (found.returncode, "ermission denied" in found.stderr) == (1, True)
+    code, printed = Command(["inspect", str(folder)], give_up_permissions).wait()
+    assert (code, "Permission denied" in printed) == (1, True), printed
 
 
 def test_a_name_with_a_zero_byte_is_refused() -> None:

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from ziplm import errors
 from ziplm.cli import main
 from ziplm_compressed import options_for, write_files
+from ziplm_faults import Command, give_up_permissions, needs_permissions
 from ziplm_models import tiny_model
 
 ARGUMENTS = ["compress", "m", "--task", "sst2", "-o", "o", "--speedup", "2"]
@@ -169,35 +170,16 @@ def test_weights_have_the_permissions_of_new_files(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "small").stat().st_mode) == 0o750
 
 
-UNREADABLE = """
-import os, sys
-from click.testing import CliRunner
-from ziplm.cli import main
-assert CliRunner().invoke(main, sys.argv[1:-1]).exit_code == 0  # imports everything
-os.chmod(sys.argv.pop(), 0o000)
-os.setuid(65534)
-main(prog_name="ziplm")
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root can give up permissions")
+@needs_permissions
 @pytest.mark.parametrize("name", ["config.toml", "state/seconds.json", "2x/metrics.json"])
 def test_a_file_that_cannot_be_read_is_not_missing(made: Path, tmp_path: Path, name: str) -> None:
     run = Path(shutil.copytree(made, tmp_path / "run"))
-    for folder in (run, *run.rglob("*/")):
-        folder.chmod(0o755)
-    for parent in (tmp_path, *tmp_path.parents):
-        if parent.stat().st_mode & 0o005 != 0o005:
-            parent.chmod(parent.stat().st_mode | 0o005)
-    ended = subprocess.run(
-        [sys.executable, "-c", UNREADABLE, "status", str(run), str(run / name)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert ended.returncode == 1, ended.stderr
-    assert "Permission denied" in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1
+    assert Command(["status", str(run)], give_up_permissions).wait()[0] == 0  # control
+    (run / name).chmod(0)
+    code, printed = Command(["status", str(run)], give_up_permissions).wait()
+    assert code == 1, printed
+    assert "Permission denied" in printed
+    assert len(printed.splitlines()) == 1
 
 
 LIMITED = """

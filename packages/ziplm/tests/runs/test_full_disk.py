@@ -27,6 +27,7 @@ from ziplm_faults import (
     fault_options,
     give_up_permissions,
     limit_files,
+    needs_permissions,
     write_fault_files,
 )
 from ziplm_killed import final_name, path_of
@@ -200,12 +201,6 @@ def test_an_export_that_fails_to_be_written_is_a_failed_write(files: Path, tmp_p
 
 
 # Folders that cannot be written
-
-
-needs_permissions = pytest.mark.skipif(
-    sys.platform == "win32" or (os.geteuid() == 0 and sys.platform != "linux"),
-    reason="here, permissions of folders do not bind this user",
-)
 
 
 @pytest.fixture(scope="module")
