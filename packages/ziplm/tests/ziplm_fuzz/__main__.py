@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 # Libraries read their settings when they are imported.
@@ -31,10 +32,11 @@ def main() -> int:
     asked = parser.parse_args()
     started = time.perf_counter()
     results = []
-    for result in fuzz(asked.seed, asked.files, asked.keep.resolve(), asked.loader, asked.number):
-        results.append(result)
-        if result.failed:
-            print(f"{result.outcome}: {result.case} {result.detail}", flush=True)
+    with suppress(KeyboardInterrupt):  # and show what there is
+        for result in fuzz(asked.seed, asked.files, asked.keep.resolve(), asked.loader, asked.number):
+            results.append(result)
+            if result.failed:
+                print(f"{result.outcome}: {result.case} {result.detail}", flush=True)
     failures = sum(result.failed for result in results)
     print(summary(results))
     print(f"{failures} failures in {time.perf_counter() - started:.0f} s; seed {asked.seed}")
