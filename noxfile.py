@@ -51,7 +51,7 @@ def grid(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def faults(session: nox.Session) -> None:
-    """Kill, interrupt and starve runs at many points; the default tests try a few. Takes about an hour."""
+    """Kill, interrupt and starve runs at many points; the default tests try a few."""
     install(session, *editable(*PACKAGES), group="test")
     session.run("pytest", "-m", "faults", "packages/ziplm", *session.posargs, env=ONE_THREAD)
 
