@@ -92,10 +92,10 @@ class Command:
         self._process.kill()
 
     def wait(self) -> tuple[int | None, str]:
-        """Return the exit code, None after more than 4 minutes, and what was printed to stderr."""
+        """Return the exit code, None after more than 10 minutes, and what was printed to stderr."""
         printed = ""
         with suppress(EOFError):  # it was killed
-            printed = self._errors.recv() if self._errors.poll(240) else ""
+            printed = self._errors.recv() if self._errors.poll(600) else ""
         self._process.join(10)
         code = self.code
         self._process.kill()

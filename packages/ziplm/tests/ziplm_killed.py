@@ -67,7 +67,7 @@ def run_to_point(options: dict[str, Any], point: int, notes: Path) -> int | None
 def _exit_code(target: Callable[..., None], *arguments: Any) -> int | None:
     process = CONTEXT.Process(target=target, args=arguments)
     process.start()
-    process.join(240)
+    process.join(600)
     if process.is_alive():
         process.kill()
         process.join()
