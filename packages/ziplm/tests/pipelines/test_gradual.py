@@ -1,13 +1,11 @@
 """Gradual compression: each target starts from the one before, and is fine-tuned."""
 
 import json
-import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import ziplm
@@ -50,16 +48,6 @@ def test_each_target_starts_from_the_one_before(family: ziplm.Family) -> None:
     first, second = (member.metrics["sizes"] for member in family)
     for kind in first:
         assert all(b <= a for a, b in zip(first[kind], second[kind], strict=True))
-
-
-def test_a_run_keeps_the_random_state_of_its_caller(options: dict[str, Any], tmp_path: Path) -> None:
-    def states() -> tuple[Any, ...]:
-        numpy = np.random.get_state(legacy=False)  # noqa: NPY002  # the state that libraries seed
-        return random.getstate(), str(numpy), torch.get_rng_state().tolist()
-
-    before = states()
-    ziplm.compress(output=tmp_path / "run", **{**options, "speedup": [1.5], "dropout": True})
-    assert states() == before
 
 
 def test_data_is_read_once_by_the_dense_model(

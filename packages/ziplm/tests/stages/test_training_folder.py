@@ -1,13 +1,17 @@
 """Training resumes from its folder to the same weights, and refuses folders of other trainings."""
 
 import copy
+import random
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+import ziplm
 from ziplm import BadRun, UsageError, ZipLMError, shrink
 from ziplm_finetune import DISTILLED, MODELS, OFTEN, OPTIONS, Killed, same, train, weights
+from ziplm_gradual import gradual_options
 from ziplm_models import make_traces, removed_by, tiny_model
 
 
@@ -141,15 +145,20 @@ def test_a_damaged_record_of_the_training_is_named(tmp_path: Path, damage: str) 
         train(tiny_model(MODELS[0]), tmp_path)
 
 
+def random_state() -> tuple[object, object, list[int]]:
+    """Return the states of all generators that libraries seed."""
+    numpy = np.random.get_state()  # noqa: NPY002
+    return random.getstate(), [str(part) for part in numpy], torch.get_rng_state().tolist()
+
+
 def test_training_keeps_the_random_state_of_its_caller(tmp_path: Path) -> None:
-    import random
-
-    import numpy as np
-
-    def state() -> tuple[object, object, list[int]]:
-        numpy = np.random.get_state()  # noqa: NPY002
-        return random.getstate(), [str(part) for part in numpy], torch.get_rng_state().tolist()
-
-    before = state()
+    before = random_state()
     train(tiny_model(MODELS[0]), tmp_path)
-    assert state() == before
+    assert random_state() == before
+
+
+def test_a_gradual_run_keeps_the_random_state_of_its_caller(tmp_path: Path) -> None:
+    options = {**gradual_options(tmp_path), "speedup": [1.5], "dropout": True}
+    before = random_state()
+    ziplm.compress(output=tmp_path / "run", **options)
+    assert random_state() == before
