@@ -157,6 +157,7 @@ def test_tables_give_the_same_examples_as_published_files(tmp_path: Path) -> Non
         ({"question": ""}, "lacks a text"),
         ({"context": None}, "lacks a text"),
         ({"answers": [{"text": "x", "answer_start": 99}]}, "lacks a text"),
+        ({"answers": [{"text": "x", "answer_start": float("inf")}]}, "lacks a text"),
         ({"answers": [{"text": "x", "answer_start": 0}]}, "1 of 1 questions .* not at its answer_start"),
     ],
 )

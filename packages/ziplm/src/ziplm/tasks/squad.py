@@ -227,7 +227,7 @@ def questions_of(table: Table) -> list[Question]:
             usable = bool(question.strip() and context.strip() and pairs) and all(
                 0 <= start <= len(context) for _, start in pairs
             )
-        except (KeyError, TypeError, AttributeError, ValueError):
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError):
             usable = False
         if not usable:
             raise UsageError(
