@@ -251,8 +251,8 @@ def finetune(
         task_option: settings of the task, such as "stride=64".
         teacher: a checkpoint to distill from, with the same number of layers.
         loss: weights of its parts. None: without a teacher, the task loss alone; with a
-            teacher, the default of gradual runs, outputs with weight 1 and hidden states with weight 0.5.
-            Outputs are logits, or embeddings compared by cosine.
+            teacher, logits with weight 1, or embeddings compared by cosine with weight 30, and hidden states
+            with weight 0.5.
         training: hyper-parameters; None for the defaults of `TrainingOptions`.
         max_length: maximum length of an example in tokens.
         device: device such as "cpu" or "cuda:0".

@@ -189,6 +189,20 @@ def test_gradual_runs_prune_and_train_for_each_target(tmp_path: Path) -> None:
     assert list(first).index("refit") < list(first).index("finetune") < list(first).index("measure")
 
 
+def test_finetuned_runs_prune_once_and_train_each_target(tmp_path: Path) -> None:
+    options = {**gradual_options(tmp_path), "output": str(tmp_path / "run"), "mode": "finetune"}
+    found = estimated(options)
+    assert {"calibrate", "prune"} <= set(found.once)
+    first, second = found.targets.values()
+    assert "calibrate" not in first
+    assert first["finetune"] > second["finetune"] > 4 * 8 * (3 / 2.5 + 1)
+    last = estimated({**options, "keep_best": False}).targets["1.5x"]["finetune"]
+    # Ten samples kept apart, checked before the training and twice in it.
+    assert first["finetune"] == pytest.approx(last + 3 * 10 * (1 + 1 / 1.5))
+    timed = estimated({**options, "train_minutes": 2.0})
+    assert [stages["finetune"] for stages in timed.targets.values()] == [120.0, 120.0]
+
+
 @pytest.mark.parametrize("mode", ["oneshot", "gradual"])
 def test_the_probe_times_every_unit_and_leaves_the_model_as_it_is(tmp_path: Path, mode: str) -> None:
     asked = Options(**{**gradual_options(tmp_path), "output": str(tmp_path / "run"), "mode": mode})

@@ -11,6 +11,7 @@ from ziplm.architectures.registry import positions_of
 from ziplm.errors import BadRun, UsageError
 from ziplm.options.source import Source
 from ziplm.options.training import TrainingOptions, TrainingSummary
+from ziplm.pipelines.training_steps import COSINE
 from ziplm.runs.progress import Reporter
 from ziplm.stages.finetune import distillation_loss, finetune
 from ziplm.tasks import Task, make_task
@@ -43,7 +44,8 @@ def finetune_checkpoint(
     splits = made.load_splits(model, tokenizer, source, length)
     taught_by = None if teacher is None else made.load_model(teacher)
     if taught_by is not None and loss is None:
-        loss = distillation_loss(made.head, task=0.0, outputs=1.0, token=0.5)
+        outputs = 1.0 if made.head.pooling is None else COSINE
+        loss = distillation_loss(made.head, task=0.0, outputs=outputs, token=0.5)
     state = output.with_name(f"{output.name}-training")
     with reporter.stage("fine-tune") as advance:
         summary = finetune(

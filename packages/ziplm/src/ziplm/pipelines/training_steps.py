@@ -201,11 +201,15 @@ def with_checks(recipe: Recipe, processes: int) -> Recipe:
     seen = training.epochs * len(recipe.examples)
     if training.max_steps > 0:
         seen = training.max_steps * training.batch_size * training.gradient_accumulation * processes
-    checks = round(CHECKED_SHARE * seen / len(recipe.apart))
-    checks = min(MOST_CHECKS, max(FEWEST_CHECKS, checks))
+    checks = checks_within(seen, len(recipe.apart))
     # The loss often falls only when the learning rate has fallen, so that patience must be long.
     patience = max(FEWEST_CHECKS, checks // 2)
     return replace(recipe, training=replace(training, checkpoints=checks, patience=patience))
+
+
+def checks_within(seen: float, apart: int) -> int:
+    """Return how often samples kept apart are checked in a training that sees so many examples."""
+    return min(MOST_CHECKS, max(FEWEST_CHECKS, round(CHECKED_SHARE * seen / apart)))
 
 
 def train_dense(start: Start, recipe: Recipe, run: Run) -> Start:

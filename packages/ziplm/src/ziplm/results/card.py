@@ -215,12 +215,14 @@ _WAYS = {
 def _making(report: Report) -> str:
     versions = mapping(report.get("versions"))
     training = report.get("training")
-    how = (
-        f"{_WAYS.get(str(report.get('mode')), _WAYS['gradual'])}, and then fine-tuned for "
-        f"{training['steps']:,} steps with the dense model as teacher"
-        if training
-        else "in one shot from the dense model, without training"
-    )
+    way = _WAYS.get(str(report.get("mode")), _WAYS["gradual"])
+    if not training:
+        how = "in one shot from the dense model, without training"
+    elif training.get("checks") and training.get("best_step") == 0:
+        how = f"{way}; fine-tuning did not improve it, and was undone"
+    else:
+        steps = training["steps"]
+        how = f"{way}, and then fine-tuned for {steps:,} steps with the dense model as teacher"
     used = ", ".join(f"{_plain(name)} {_plain(version)}" for name, version in versions.items())
     search = mapping(report.get("search"))
     tried = search.get("evaluations")
