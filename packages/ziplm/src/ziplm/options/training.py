@@ -6,6 +6,9 @@ from typing import Literal, NamedTuple, get_args
 
 from ziplm.errors import UsageError
 
+MOST_CHECKS, FEWEST_CHECKS = 10, 2  # of samples kept apart, in one training
+CHECKED_SHARE = 0.2  # of the examples that a training sees; a check takes about half as long as training
+
 Schedule = Literal["linear", "cosine", "constant_with_warmup"]
 Precision = Literal["float32", "bf16", "fp16"]
 
@@ -108,3 +111,8 @@ class TrainingSummary:
     losses: tuple[tuple[int, float], ...]
     checks: tuple[Check, ...] = ()
     best_step: int = 0
+
+
+def checks_within(seen: float, apart: int) -> int:
+    """Return how often samples kept apart are checked in a training that sees so many examples."""
+    return min(MOST_CHECKS, max(FEWEST_CHECKS, round(CHECKED_SHARE * seen / apart)))

@@ -11,9 +11,8 @@ from ziplm.architectures.registry import positions_of
 from ziplm.errors import BadRun, UsageError
 from ziplm.options.source import Source
 from ziplm.options.training import TrainingOptions, TrainingSummary
-from ziplm.pipelines.training_steps import COSINE
 from ziplm.runs.progress import Reporter
-from ziplm.stages.finetune import distillation_loss, finetune
+from ziplm.stages.finetune import COSINE, distillation_loss, finetune
 from ziplm.tasks import Task, make_task
 
 

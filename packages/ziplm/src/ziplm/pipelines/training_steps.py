@@ -20,21 +20,31 @@ from ziplm.errors import UsageError, one_line
 from ziplm.files import write_json
 from ziplm.options.options import Options
 from ziplm.options.toml import load_options
-from ziplm.options.training import Check, TrainingOptions
+from ziplm.options.training import (
+    CHECKED_SHARE,
+    FEWEST_CHECKS,
+    Check,
+    TrainingOptions,
+    checks_within,
+)
 from ziplm.pipelines.loading import kept_apart, load_member
 from ziplm.pipelines.values import Start
 from ziplm.results.family import DENSE_TRAINING, family_report
 from ziplm.runs.folder import Run
 from ziplm.runs.workers import ALONE, Workers
-from ziplm.stages.finetune import check_training, distillation_loss, finetune, has_labels, needs_teacher
+from ziplm.stages.finetune import (
+    COSINE,
+    check_training,
+    distillation_loss,
+    finetune,
+    has_labels,
+    needs_teacher,
+)
 from ziplm.stages.training_time import steps_within
 from ziplm.tasks.base import Features
 
 RATE_OF_WIDTH = 0.2  # learning rate times hidden size: 5.2e-4 for MiniLM, 3.1e-3 for a GPT2 of width 64
 DENSE_RATE = 8e-5  # learning rate of the dense model, whose head may be new: the paper's for BERT-base
-COSINE = 30.0  # weight of a cosine distance, which is small, where a loss between logits has weight 1
-MOST_CHECKS, FEWEST_CHECKS = 10, 2  # of the samples kept apart, in one training
-CHECKED_SHARE = 0.2  # of the examples that a training sees; a check takes about half as long as training
 
 
 @dataclass(frozen=True)
@@ -205,11 +215,6 @@ def with_checks(recipe: Recipe, processes: int) -> Recipe:
     # The loss often falls only when the learning rate has fallen, so that patience must be long.
     patience = max(FEWEST_CHECKS, checks // 2)
     return replace(recipe, training=replace(training, checkpoints=checks, patience=patience))
-
-
-def checks_within(seen: float, apart: int) -> int:
-    """Return how often samples kept apart are checked in a training that sees so many examples."""
-    return min(MOST_CHECKS, max(FEWEST_CHECKS, round(CHECKED_SHARE * seen / apart)))
 
 
 def train_dense(start: Start, recipe: Recipe, run: Run) -> Start:
