@@ -197,8 +197,10 @@ def test_finetuned_runs_prune_once_and_train_each_target(tmp_path: Path) -> None
     assert "calibrate" not in first
     assert first["finetune"] > second["finetune"] > 4 * 8 * (3 / 2.5 + 1)
     last = estimated({**options, "keep_best": False}).targets["1.5x"]["finetune"]
-    # Ten samples kept apart, checked before the training and twice in it.
-    assert first["finetune"] == pytest.approx(last + 3 * 10 * (1 + 1 / 1.5))
+    start = load_start(Options(**options), Run(tmp_path / "new"))
+    tokens = len(start.samples.judging) * max(len(sample["input_ids"]) for sample in start.samples.judging)
+    # Samples kept apart are checked before the training and twice in it.
+    assert first["finetune"] == pytest.approx(last + 3 * tokens * (1 + 1 / 1.5))
     timed = estimated({**options, "train_minutes": 2.0})
     assert [stages["finetune"] for stages in timed.targets.values()] == [120.0, 120.0]
 

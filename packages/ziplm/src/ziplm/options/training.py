@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, get_args
 from ziplm.errors import UsageError
 
 MOST_CHECKS, FEWEST_CHECKS = 10, 2  # of samples kept apart, in one training
+CHECKED_AT_ONCE = 32  # in a forward pass, whatever the number of processes
 CHECKED_SHARE = 0.2  # of the examples that a training sees; a check takes about half as long as training
 
 Schedule = Literal["linear", "cosine", "constant_with_warmup"]

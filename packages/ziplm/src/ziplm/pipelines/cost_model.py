@@ -8,6 +8,7 @@ What int8 makes faster is not smaller: in torch, such a model takes longer by th
 from collections.abc import Sequence
 
 from ziplm.options.targets import Target
+from ziplm.options.training import CHECKED_AT_ONCE, checks_within
 from ziplm.pipelines.recover import STEPS
 from ziplm.pipelines.units import UnitTimes, padded_tokens
 from ziplm.pipelines.values import Start
@@ -173,4 +174,10 @@ class CostModel:
         parameters = sum(parameter.numel() for parameter in self._start.dense.parameters())
         each = self._times.training / self._in_torch(speedup) + teacher * self._times.forward
         updates = epochs * len(train) / batch
-        return epochs * tokens * each + updates * parameters * self._times.optimizer
+        training = epochs * tokens * each + updates * parameters * self._times.optimizer
+        if not (teacher and self._options.keep_best):
+            return training
+        apart = self._start.samples.judging
+        checks = 1 + checks_within(epochs * len(train), len(apart))  # one before the training
+        passes = self._times.forward * (1 + 1 / self._in_torch(speedup))
+        return training + checks * padded_tokens(apart, CHECKED_AT_ONCE) * passes

@@ -24,12 +24,11 @@ from transformers.trainer_pt_utils import DistributedLengthGroupedSampler
 
 from ziplm.architectures.registry import architecture_of
 from ziplm.errors import NotFinite, UsageError, one_line
-from ziplm.options.training import Check
+from ziplm.options.training import CHECKED_AT_ONCE, Check
 from ziplm.stages.training_folder import mark_whole, wait_for_everyone
 from ziplm.tasks.base import Features, Progress, Task
 from ziplm.tasks.heads import Batch, inputs_of
 
-CHECKED_AT_ONCE = 32  # samples kept apart in a forward pass, whatever the number of processes
 PORTION = 1000  # examples read at once, which is faster where examples are tokenised when they are read
 
 
