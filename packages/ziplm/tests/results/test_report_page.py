@@ -12,6 +12,7 @@ from ziplm.errors import MissingExtra, UsageError
 from ziplm.files import write_json
 from ziplm.results.report_page import render, write_report
 from ziplm.results.run_data import read_run, read_runs
+from ziplm.results.summary import caveats
 from ziplm.results.texts import environment_text
 from ziplm_reports import ALTERNATIVES, ENVIRONMENT, write_run
 
@@ -185,6 +186,12 @@ def test_a_busy_machine_and_missed_targets_are_said(tmp_path: Path) -> None:
     calm = page_of(write_run(tmp_path / "calm", (2.0,))).words
     assert "busy" not in calm
     assert "than its target." not in calm
+
+
+@pytest.mark.parametrize("load", ["8", None, [], {}])
+def test_a_load_that_is_no_number_is_not_mentioned(tmp_path: Path, load: Any) -> None:
+    folder = write_run(tmp_path / "run", (2,), environment={**ENVIRONMENT, "load_average": load})
+    assert "The machine was busy" not in " ".join(caveats([read_run(folder)]))
 
 
 def test_no_member_within_99_per_cent_is_said(tmp_path: Path) -> None:

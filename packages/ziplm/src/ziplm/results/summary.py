@@ -93,13 +93,13 @@ def _caveats_of(run: RunData, prefix: str) -> list[str]:
         word = "faster" if row["deviation"] > 0 else "slower"
         found.append(f"{row['name']} is {abs(row['deviation']):.1f} % {word} than its target.")
     environment = run.environment
-    load, cores = environment.get("load_average"), environment.get("cores")
+    busy = finite([environment.get("load_average"), environment.get("cores")])
     if environment.get("clock") == "cpu":
         found.append("Times are CPU time of the process, which other work on the machine disturbs little.")
-    elif load and cores and load > 0.5 * cores:
+    elif len(busy) == 2 and busy[0] > 0.5 * busy[1]:
         found.append(
-            f"The machine was busy when the latency table was measured: its load was {load:g} on "
-            f"{cores} cores. Wall times are then less certain."
+            f"The machine was busy when the latency table was measured: its load was {busy[0]:g} on "
+            f"{busy[1]:g} cores. Wall times are then less certain."
         )
     if chosen := [r["target"]["name"] for r in run.reports if r["target"].get("kind") == "recover"]:
         found.append(
