@@ -82,6 +82,8 @@ def test_the_training_is_in_the_report(family: ziplm.Family) -> None:
         assert training["best_step"] == min(losses, key=lambda step: losses[step])
         assert training["checks"][0][2] is not None  # the metric, at every lowest loss
         assert [step for step, _ in training["losses"]] == list(range(1, 13))
+        assert training["loss_weights"] == {"task": 1.0, "logit": 1.0, "token": 0.5}
+        assert training["learning_rate"] == 3e-3
 
 
 def test_a_resumed_run_ends_with_the_same_weights(

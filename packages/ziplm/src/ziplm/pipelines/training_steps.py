@@ -162,7 +162,12 @@ def finetune_member(
         )
     if recipe.apart:
         run.detail(f"fine-tune: the weights of step {summary.best_step} of {summary.steps} are kept")
-    return {**asdict(summary), "learning_rate": recipe.training.learning_rate}
+    weights = {name: getattr(recipe.loss, name) for name in ("task", "logit", "token", "cosine")}
+    return {
+        **asdict(summary),
+        "learning_rate": recipe.training.learning_rate,
+        "loss_weights": {name: weight for name, weight in weights.items() if weight},
+    }
 
 
 def _within_minutes(

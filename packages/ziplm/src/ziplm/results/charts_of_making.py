@@ -1,7 +1,6 @@
 """Charts of how a family was made: latency curves, the searches, the trainings."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from ziplm.results.chart import (
     CHOSEN,
@@ -15,7 +14,7 @@ from ziplm.results.chart import (
     shape_by,
 )
 from ziplm.results.rows import Row, latency_rows, search_rows
-from ziplm.results.run_data import RunData
+from ziplm.results.run_data import RunData, finite, mapping
 from ziplm.results.texts import environment_text, interval_text, number_text
 from ziplm.results.training_rows import check_rows, training_rows
 
@@ -110,7 +109,7 @@ def training_charts(runs: Sequence[RunData]) -> list[Chart]:
     counted = "Steps count on from one target to the next." if metrics else ""
     charts = []
     if losses:
-        sentences = [_loss_sentence(trained[0].options), counted]
+        sentences = [_loss_sentence(trained[0]), counted]
         charts.append(_loss_chart("training-loss", "loss while fine-tuning", sentences, trained, losses))
     if checks := check_rows(runs):
         title = "loss on samples kept apart while fine-tuning"
@@ -149,10 +148,14 @@ def _value_text(row: Row) -> str:
     return "" if row.get("value") is None else number_text(row["value"])
 
 
-def _loss_sentence(options: dict[str, Any]) -> str:
-    """Name the loss of fine-tuning: the weighted sum of up to three losses."""
-    names = {"task_weight": "task", "logit_weight": "logits", "token_weight": "hidden states"}
-    parts = [f"{options[key]:g} x {name}" for key, name in names.items() if options.get(key)]
+def _loss_sentence(run: RunData) -> str:
+    """Name the loss of fine-tuning: the weighted sum of up to four losses."""
+    names = {"task": "task", "logit": "logits", "token": "hidden states", "cosine": "cosine of embeddings"}
+    trainings = [report["training"] for report in run.reports if report.get("training")]
+    weights = mapping(trainings[0].get("loss_weights"))
+    if not weights:  # reports of version 0.1
+        weights = {name: run.options.get(f"{name}_weight") for name in names}
+    parts = [f"{weights[key]:g} x {name}" for key, name in names.items() if any(finite([weights.get(key)]))]
     return f"Loss: {' + '.join(parts)}." if parts else ""
 
 
