@@ -230,6 +230,7 @@ def finetune(
     task_option: str | Sequence[str] = (),
     teacher: str | Path | None = None,
     loss: "DistillationLoss | None" = None,
+    new_head: bool = False,
     training: TrainingOptions | None = None,
     max_length: int = 128,
     device: str = "cpu",
@@ -241,8 +242,8 @@ def finetune(
     be deleted afterwards.
 
     Args:
-        checkpoint: folder of a checkpoint, or name of a model on the hub. If it lacks the task's head, it
-            gets a new one, where the task supports this.
+        checkpoint: folder of a checkpoint, or name of a model on the hub. For a task of GLUE, it gets a new
+            head if it has none.
         task: name of a task, one of `ziplm.tasks.TASKS`.
         output: folder for the fine-tuned model; it must not hold a model yet.
         train_file: examples to train on; without it, the task's own dataset.
@@ -253,6 +254,8 @@ def finetune(
         loss: weights of its parts. None: without a teacher, the task loss alone; with a
             teacher, logits with weight 1, or embeddings compared by cosine with weight 30, and hidden states
             with weight 0.5.
+        new_head: whether the model gets a new head, with the labels of the training data, whatever head it
+            has.
         training: hyper-parameters; None for the defaults of `TrainingOptions`.
         max_length: maximum length of an example in tokens.
         device: device such as "cpu" or "cuda:0".
@@ -277,6 +280,7 @@ def finetune(
         training or TrainingOptions(),
         teacher=None if teacher is None else str(teacher),
         loss=loss,
+        new_head=new_head,
         task_settings=parsed_settings(_texts(task_option)),
         max_length=max_length,
         device=device,

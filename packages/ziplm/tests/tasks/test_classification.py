@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from ziplm import UsageError
 from ziplm.tasks import Source, Splits, make_task
+from ziplm.tasks.columns import classes_in, labels_of
+from ziplm.tasks.files import Table
 from ziplm_text import by_first_letter, letter_tokenizer, write_rows
 
 NAMED = {"good": 1, "bad": 0}
@@ -135,3 +137,21 @@ def test_long_texts_are_cut_and_examples_can_be_sliced(tmp_path: Path) -> None:
     assert train[3:] == []
     with pytest.raises(IndexError):
         train[3]
+
+
+def test_the_classes_of_a_column_are_read_as_labels_are() -> None:
+    def classes(*values: object, own: tuple[str, ...] = ()) -> list[str]:
+        table = Table("rows", {"label": list(values)}, {"label": list(own)} if own else {})
+        found = classes_in(table, "label")
+        numbers = labels_of(table, "label", found["label2id"], len(found["id2label"]))
+        assert all(0 <= number < len(found["id2label"]) for number in numbers)
+        return list(found["label2id"])
+
+    assert classes("b", "a", "c", "a") == ["a", "b", "c"]
+    assert classes("Good", "bad", "good") == ["bad", "Good"]  # labels are read without case
+    assert classes(0, 2, 1) == classes("0", "2", "1") == ["0", "1", "2"]
+    assert classes(5, 1) == ["0", "1", "2", "3", "4", "5"]  # numbers stay what they are
+    assert classes(1, 0, own=("no", "yes")) == ["no", "yes"]
+    for wrong in (("a",), ("a", None), ("a", ""), (1.5, 2.5), (10**9, 1), (-1, 1)):
+        with pytest.raises(UsageError):
+            classes(*wrong)

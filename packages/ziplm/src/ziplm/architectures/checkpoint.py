@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.hub import cached_file
 
 from ziplm.architectures.network import from_hub
@@ -90,6 +90,24 @@ def load_with_head(
     with reported(f"{path} cannot have another head", "give a pretrained model"), torch.device("meta"):
         model_class = type(auto_class.from_config(config, trust_remote_code=False))
     return load_as(path, model_class, config, **settings, **options)
+
+
+def load_with_new_head(
+    path: str | Path, auto_class: Any, settings: Mapping[str, Any], **options: Any
+) -> PreTrainedModel:
+    """Load a model with a head whose weights are new, whatever head the checkpoint has; see `load_with_head`.
+
+    The new weights are random, and depend on the state of torch's generator.
+    """
+    body = load_with_head(path, AutoModel, {}, **options)
+    config = read_config(path, **settings)
+    with reported(f"{path} cannot have another head", "give a pretrained model"):
+        model = auto_class.from_config(config, trust_remote_code=False)
+    assert isinstance(model, PreTrainedModel)
+    found = model.base_model.load_state_dict(body.state_dict(), strict=False)  # some heads need no pooler
+    if found.missing_keys:
+        raise BadCheckpoint(f"{path} lacks {found.missing_keys[0]}", "give a pretrained model")
+    return model.to(body.dtype).eval()  # type: ignore[arg-type]  # a decorator hides self
 
 
 def load_as(

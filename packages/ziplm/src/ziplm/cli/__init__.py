@@ -19,6 +19,7 @@ from ziplm.errors import LONGEST, ZipLMError, one_line, shortened
 
 COMMANDS = (
     "compress",
+    "finetune",
     "evaluate",
     "profile",
     "status",

@@ -77,7 +77,8 @@ class Task(ABC):
             raise UsageError(
                 f"{path} is a {name}, but task {self.name} needs a class that ends with "
                 f"{' or '.join(self.class_endings)}",
-                "fine-tune the model for this task first, or choose the task it was fine-tuned for",
+                "fine-tune the model for this task first (ziplm finetune), or choose the task it was "
+                "fine-tuned for",
             )
         return open_model(path, **options)
 
@@ -111,6 +112,10 @@ class Task(ABC):
             The Auto class of transformers, and settings for the model's config.
         """
         return None
+
+    def new_head_for(self, source: Source) -> tuple[Any, dict[str, Any]] | None:
+        """Return how to load a model with an untrained head for the labels of some data; see `new_head`."""
+        return self.new_head()
 
     def load_tokenizer(self, path: str) -> PreTrainedTokenizerBase:
         """Load the tokenizer of a checkpoint or an exported file, without running code from its folder.

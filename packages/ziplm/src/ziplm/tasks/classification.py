@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
 from ziplm.errors import UsageError
 from ziplm.options.source import Source
@@ -13,6 +13,7 @@ from ziplm.tasks.base import Features, Predictions, Progress, Splits, Task
 from ziplm.tasks.columns import (
     LABEL_NAMES,
     TEXT_NAMES,
+    classes_in,
     label_column,
     labels_of,
     model_labels,
@@ -161,3 +162,11 @@ class ClassificationTask(SequenceTask):
 
     def __init__(self, dataset: str | None = None) -> None:
         super().__init__("classification", ("accuracy", "macro_f1"), dataset)
+
+    def new_head_for(self, source: Source) -> tuple[Any, dict[str, Any]] | None:
+        """See `Task.new_head_for`. The classes are the labels of the training data."""
+        train, _ = self.read(source)
+        if train is None:
+            return None
+        column = label_column(train, source.label_column, self.label_names)
+        return AutoModelForSequenceClassification, classes_in(train, column)

@@ -16,7 +16,12 @@ TEXT_NAMES = (
     ("text",),
     ("sentence",),
 )
+MOST_CLASSES = 10_000
 LABEL_NAMES = ("label", "labels", "class", "target", "category")
+
+
+class UnknownLabel(UsageError):
+    """Data with a label that the model's head does not have."""
 
 
 def require_columns(table: Table, names: Iterable[str], option: str) -> None:
@@ -103,7 +108,7 @@ def labels_of(table: Table, column: str, names: dict[str, int], classes: int) ->
         classes: number of classes.
 
     Raises:
-        UsageError: if a label is neither a known name nor a number from 0 to `classes` − 1.
+        UnknownLabel: if a label is neither a known name nor a number from 0 to `classes` − 1.
     """
     known = {name.lower(): number for name, number in names.items()}
     own = [name.lower() for name in table.classes.get(column, [])]
@@ -115,13 +120,47 @@ def labels_of(table: Table, column: str, names: dict[str, int], classes: int) ->
         if isinstance(value, int) and 0 <= value < len(meaning):
             number = meaning[value]
         if number is None or not 0 <= number < classes:
-            raise UsageError(
+            raise UnknownLabel(
                 f"row {row} of {table.where} has the label {value!r}, but the model knows 0 to "
                 f"{classes - 1} ({', '.join(sorted(names, key=lambda name: names[name]))})",
                 "correct the label, or label2id in the config.json of the model",
             )
         numbers.append(number)
     return numbers
+
+
+def classes_in(table: Table, column: str) -> dict[str, Any]:
+    """Return the settings of a config for a head with the labels of a column, as `labels_of` reads them.
+
+    Classes that the table names itself keep their order, names are sorted, and whole numbers stay what they
+    are.
+
+    Raises:
+        UsageError: if a label is neither text nor a whole number, or if there are fewer than two classes.
+    """
+    names = list(table.classes.get(column, [])) or _class_names(table, column)
+    if len(names) < 2:
+        raise UsageError(
+            f"column {column!r} of {table.where} has {len(names)} class",
+            "give examples of two classes or more",
+        )
+    return {"id2label": dict(enumerate(names)), "label2id": {name: n for n, name in enumerate(names)}}
+
+
+def _class_names(table: Table, column: str) -> list[str]:
+    values = table.columns[column]
+    numbers = [_whole_number(value) for value in values]
+    known = [number for number in numbers if number is not None]
+    if len(known) == len(values) and min(known, default=0) >= 0 and max(known, default=0) < MOST_CLASSES:
+        return [str(number) for number in range(max(known, default=-1) + 1)]
+    for row, value in enumerate(values, start=1):
+        if not isinstance(value, str) or not value.strip():
+            raise UsageError(
+                f"row {row} of {table.where} has the label {value!r}",
+                f"give names, or whole numbers from 0 to {MOST_CLASSES - 1}",
+            )
+    found = {value.lower(): value for value in reversed(values)}  # of several spellings, the first
+    return [found[name] for name in sorted(found)]
 
 
 def numbers_of(table: Table, column: str) -> list[float]:

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTrainedTokenizerBase
 
 from ziplm.architectures.tokenizers import load_tokenizer
 from ziplm.errors import UsageError
 from ziplm.options.source import Source
 from ziplm.tasks.base import Features, Predictions, Progress, Splits, Task
-from ziplm.tasks.columns import label_column, labels_of, model_labels, outputs_of, require_columns
+from ziplm.tasks.columns import classes_in, label_column, labels_of, model_labels, outputs_of, require_columns
 from ziplm.tasks.encoding import Tokenised, encoded, padding_token, require_match
 from ziplm.tasks.files import Table, read_table
 from ziplm.tasks.heads import IGNORED, TokenClassification
@@ -47,6 +47,16 @@ class TokenTask(Task):
         if getattr(tokenizer, "add_prefix_space", None) is False:
             tokenizer = load_tokenizer(path, add_prefix_space=True)
         return tokenizer
+
+    def new_head_for(self, source: Source) -> tuple[Any, dict[str, Any]] | None:
+        """See `Task.new_head_for`. The classes are the tags of the training data."""
+        train, _ = read_parts(self.name, source, read_table, as_is, self.dataset)
+        if train is None:
+            return None
+        column = label_column(train, source.label_column, TAG_NAMES)
+        tags = [tag for row in train.columns[column] if isinstance(row, list) for tag in row]
+        flat = Table(train.where, {column: tags}, train.classes)
+        return AutoModelForTokenClassification, classes_in(flat, column)
 
     def load_splits(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: Source, max_length: int
