@@ -8,7 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ziplm.results.run_data import RunData, finite, mapping, read_run
+from ziplm.results.plain import finite, mapping
+from ziplm.results.run_data import RunData, read_run
 from ziplm.results.scaling import speedup_of
 from ziplm.results.table import ASCII_SIGNS, SIGNS, Signs, value_text
 from ziplm.results.texts import bytes_text, interval_text

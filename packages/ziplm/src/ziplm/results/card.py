@@ -11,8 +11,9 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ziplm.files import read_json
+from ziplm.results.plain import finite, mapping
 from ziplm.results.rows import KIND_NAMES, recovery
-from ziplm.results.run_data import Report, finite, is_local_path, mapping, short_model_name
+from ziplm.results.run_data import Report, is_local_path, short_model_name
 from ziplm.results.texts import bytes_text, environment_text, interval_text, number_text, percent_text
 
 CARD = "README.md"

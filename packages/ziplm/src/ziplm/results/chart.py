@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ziplm.results.plain import finite
 from ziplm.results.rows import Row
-from ziplm.results.run_data import finite
 
 Spec = dict[str, Any]
 

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ziplm.results.plain import finite
 from ziplm.results.rows import member_key, quality_rows, recovery, size_rows
-from ziplm.results.run_data import Report, RunData, finite
+from ziplm.results.run_data import Report, RunData
 from ziplm.results.scaling import speedup_of
 from ziplm.results.table import metric_texts, value_text
 from ziplm.results.texts import NONE, bytes_text, count_text, interval_text, number_text, percent_text

@@ -4,10 +4,9 @@ Nothing is computed and no model is loaded, so that reports are quick and do not
 versions lack some values, and those of newer ones may have more, so most values are optional here.
 """
 
-import math
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from latency_profiler import LatencyTable
 from ziplm.errors import BadRun, one_line
 from ziplm.files import believed, read_json
 from ziplm.results.family import DENSE_TRAINING
+from ziplm.results.plain import finite, mapping
 from ziplm.results.reports import ALTERNATIVES, read_alternatives, read_report, read_training
 from ziplm.results.scaling import speedup_of
 from ziplm.runs.folder import Run
@@ -130,14 +130,3 @@ def is_local_path(model: str) -> bool:
 def short_model_name(model: str) -> str:
     """Return the name of a dense model: its name on the hub, or the last part of its path."""
     return Path(model).name if is_local_path(model) else model
-
-
-def mapping(value: Any) -> dict[str, Any]:
-    """Return a value if it is a dictionary, else an empty one."""
-    return value if isinstance(value, dict) else {}
-
-
-def finite(values: Iterable[Any]) -> list[float]:
-    """Return the finite numbers among some values."""
-    numbers = (float(value) for value in values if isinstance(value, int | float))
-    return [value for value in numbers if math.isfinite(value)]

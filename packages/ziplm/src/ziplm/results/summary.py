@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from ziplm.results.plain import finite, mapping
 from ziplm.results.rows import PAPER_DEVIATION, RECOVERY, deviation_rows, recovery
-from ziplm.results.run_data import Report, RunData, finite, mapping
+from ziplm.results.run_data import Report, RunData
 from ziplm.results.scaling import speedup_of
 from ziplm.results.texts import NONE, duration_text, list_text, number_text, percent_text
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ziplm.results.run_data import finite, mapping
+from ziplm.results.plain import finite, mapping
 
 NONE = "–"
 # Details of an environment, where its regime has them.

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from ziplm.results.plain import finite
 from ziplm.results.rows import Row, asked_speedup, member_key
-from ziplm.results.run_data import RunData, finite
+from ziplm.results.run_data import RunData
 from ziplm.results.scaling import speedup_of
 
 
