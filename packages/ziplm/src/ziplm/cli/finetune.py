@@ -15,8 +15,8 @@ DATA = ("train_file", "text_column", "label_column", "max_length", "task_option"
 DEFAULTS = TrainingOptions()
 EXAMPLES = Text(
     r"""Examples:
-  ziplm finetune sentence-transformers/all-MiniLM-L6-v2 --task classification \
-      --train-file train.csv --new-head -o models/mine
+  ziplm finetune sentence-transformers/all-MiniLM-L6-v2 --new-head \
+      --task classification --train-file train.csv -o models/mine
   ziplm finetune runs/mine/3x --task classification --train-file train.csv \
       --teacher models/mine -o models/mine-3x"""
 )
@@ -29,7 +29,7 @@ EXAMPLES = Text(
 @click.option(
     "--new-head", is_flag=True, help="Give the model a new head, with the labels of the training data."
 )
-@click.option("--teacher", metavar="MODEL", help="Checkpoint to distill from; it has as many layers.")
+@click.option("--teacher", metavar="MODEL", help="Checkpoint to distill from, with as many layers.")
 @options(DATA, panel="Options", unset={"max_length": "128"})
 @click.option("--epochs", default=DEFAULTS.epochs, show_default=True, help="Passes over the data.")
 @click.option("--steps", type=int, help="Optimizer steps, instead of epochs.")
@@ -40,7 +40,10 @@ EXAMPLES = Text(
     "--batch-size", default=DEFAULTS.batch_size, show_default=True, help="Examples per step of the optimizer."
 )
 @click.option(
-    "--seed", default=DEFAULTS.seed, show_default=True, help="Of the new head, the order and dropout."
+    "--seed",
+    default=DEFAULTS.seed,
+    show_default=True,
+    help="Seed of the new head, of the order of examples and of dropout.",
 )
 @click.pass_context
 def finetune(
