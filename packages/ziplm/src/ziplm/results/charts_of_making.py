@@ -13,8 +13,9 @@ from ziplm.results.chart import (
     padded_domain,
     shape_by,
 )
+from ziplm.results.plain import finite, mapping
 from ziplm.results.rows import Row, latency_rows, search_rows
-from ziplm.results.run_data import RunData, finite, mapping
+from ziplm.results.run_data import RunData
 from ziplm.results.texts import environment_text, interval_text, number_text
 from ziplm.results.training_rows import check_rows, training_rows
 
