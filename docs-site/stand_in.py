@@ -57,7 +57,7 @@ def ziplm_arguments(arguments: list[str]) -> list[str]:
         added["--latency-table"] = "linear.json"
         if "--preset" in rest or "--mode" in rest:
             added |= SHORT_TRAINING
-        if "--preset" in rest:
+        if any(word.startswith("bert-") for word in rest[1:]):  # a preset with fourteen targets
             added["--speedup"] = "2"
             rest = without_most_targets(rest)
     if name == "push":
