@@ -62,6 +62,8 @@ def test_every_program_of_a_console_block_is_known(document: Path) -> None:
     for command in console_commands(document):
         for words in simple_commands(command):
             assert words[0] in PROGRAMS, f"docs-site/test_commands.py does not know how to run {words[0]}"
+            outside = [word for word in words if word.startswith(("/", "~", ".."))]
+            assert not outside, "commands are run, and must stay in their folder"
 
 
 @pytest.mark.parametrize("document", ALL)
