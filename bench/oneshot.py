@@ -27,7 +27,9 @@ from ziplm.options.options import Options
 from ziplm.pipelines import common_steps
 from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.oneshot import prune_model
+from ziplm.pipelines.target_steps import loss_on
 from ziplm.pipelines.values import Pruned, Start
+from ziplm.results.sizes import sizes_text
 from ziplm.runs.opening import open_run
 from ziplm.runs.progress import Bars
 from ziplm.stages.calibrate import gather_statistics
@@ -35,6 +37,8 @@ from ziplm.stages.choices import Priors
 from ziplm.stages.priors import branch_priors
 from ziplm.stages.profile import latency_table
 from ziplm.stages.prune import prune_branch
+from ziplm.stages.search import find_levels
+from ziplm.stages.stitch import Stitcher
 from ziplm.stages.traces import InOrder
 
 PRIORS = ("factored", "scalar", "stream", "own")
@@ -99,8 +103,9 @@ EXPERIMENTS["gpt2-zero-shot"] = replace(EXPERIMENTS["gpt2"], train="{build}/data
 class Bench:
     """One experiment with one seed."""
 
-    def __init__(self, name: str, data: Path, seed: int) -> None:
-        self.experiment = EXPERIMENTS[name]
+    def __init__(self, name: str, data: Path, seed: int, most: int | None = None) -> None:
+        experiment = EXPERIMENTS[name]
+        self.experiment = replace(experiment, most=most or experiment.most)
         self.folder = BUILD / "oneshot" / name
         self.seed = seed
         self.places = {"build": str(BUILD), "data": str(data)}
@@ -122,6 +127,7 @@ class Bench:
             method="ziplm" if method == "paper" else "default",
             search_samples=self.experiment.search_samples,
             seed=self.seed,
+            head_width=method == "widths",  # the other methods are compared with whole heads
         )
 
     def table_file(self) -> Path:
@@ -142,6 +148,10 @@ class Bench:
 
     def run(self, methods: Sequence[str]) -> None:
         """Make and judge every model that is missing."""
+        if "widths" in methods:
+            self._compare_widths()
+        if set(methods) == {"widths"}:
+            return
         options = self.options("default")
         with open_run(options, reporter=Bars()) as run:
             start = load_start(options, run)
@@ -159,6 +169,37 @@ class Bench:
                 for member in ziplm.compress(options=self.options(method), progress=True):
                     target = float(member.metrics["target"]["value"])
                     self._keep_row(method, target, partial(judge.checkpoint, member.folder))
+
+    def _compare_widths(self) -> None:
+        """Solve with whole heads, and with heads that may be narrower, from the same traces.
+
+        Nothing is searched or refitted: of the solutions of all priors, the search samples choose one.
+        """
+        options = self.options("widths")
+        with open_run(options, reporter=Bars()) as run:
+            start = load_start(options, run)
+            table = common_steps.profile(start, run)
+            files = {name: path.format(**self.places) for name, path in self.experiment.splits.items()}
+            judge = Judge(start, files, self.experiment.most)
+            dense_choices = common_steps.make_choices(start, start.dense, table)
+            pruned = prune_model(start, start.dense, dense_choices, start.samples, options.seed, run)
+            loss = loss_on(start, start.samples.search, Stitcher(start.dense, pruned.traces), run)
+            priors = common_steps.gather_priors(
+                start, start.dense, start.samples, pruned.traces, options.seed, run
+            )
+            whole = replace(start, options=options.model_copy(update={"head_width": False}))
+            for name, chooser in (("widths", start), ("whole-heads", whole)):
+                choices = common_steps.make_choices(chooser, start.dense, table, priors)
+                for target in self.experiment.targets:
+                    if self._row_file(name, target).exists():
+                        continue
+                    budgets = {"seconds": choices.dense_seconds / target}
+                    found = find_levels(choices, budgets, pruned.prior_names, loss, loss, method="prior")
+                    sizes = choices.chosen(found.levels)
+                    print(
+                        name, f"{target:g}x", found.prior, sizes_text(choices.sizes(found.levels)), flush=True
+                    )
+                    self._keep_row(name, target, partial(judge.shrunk, sizes, pruned.traces_in_order()))
 
     def _compare_priors(self, pruned: Pruned, judge: Judge) -> None:
         """Solve once with each prior, without a search."""
@@ -224,17 +265,18 @@ def main() -> None:
     parser.add_argument("experiment", choices=list(EXPERIMENTS))
     parser.add_argument("--data", type=Path, required=True, help="folder with the published datasets")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds (0 1 2)")
-    methods = ["priors", "uniform", "default", "paper"]
+    methods = ["priors", "uniform", "default", "paper", "widths"]
     parser.add_argument(
         "--methods", nargs="+", choices=methods, default=methods, help="methods to compare (all)"
     )
+    parser.add_argument("--most", type=int, help="samples of each split that models are judged on (all)")
     parser.add_argument("--report", action="store_true", help="print the results so far, run nothing")
     options = parser.parse_args()
     announce(f"ziplm, one-shot: {options.experiment}", "ziplm", "torch", "transformers")
     if not options.report:
         write_reviews(BUILD / "data" / "imdb.txt")
         for seed in options.seeds:
-            Bench(options.experiment, options.data, seed).run(options.methods)
+            Bench(options.experiment, options.data, seed, options.most).run(options.methods)
     report(options.experiment)
 
 

@@ -12,7 +12,8 @@ from ziplm.options.toml import load_options
 from ziplm.pipelines.loading import load_start
 from ziplm.results.alternatives_table import compared_models, headings
 from ziplm.results.run_data import read_run
-from ziplm.results.table import sizes_text, speed_text
+from ziplm.results.sizes import sizes_text
+from ziplm.results.table import speed_text
 from ziplm.results.texts import environment_text
 from ziplm.runs.folder import Run
 

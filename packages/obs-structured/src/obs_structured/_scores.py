@@ -117,6 +117,32 @@ class ScoreTrace:
         self._check_width(width)
         return self._errors[:, width].clone()
 
+    def first_order(self, queries: torch.Tensor, gradients: torch.Tensor, width: int) -> torch.Tensor:
+        """Return the first-order change of a loss by each head's narrower scores.
+
+        Args:
+            queries: q, (..., tokens, heads, head_size): queries, biases included, before the scaling.
+            gradients: (..., tokens, heads, head_size): gradients of the loss at the queries.
+            width: width of the heads.
+
+        Returns:
+            float32 (..., heads): the sum of qᵀ ΔB g over tokens, which is that of the gradients at the scores
+            times the changes of the scores, since g is the sum of keys times gradients at the scores.
+
+        Raises:
+            ValueError: if a shape does not match, or a value is not finite.
+        """
+        self._check_width(width)
+        _checks.finite_tensor("queries", queries, (*queries.shape[:-2], self.heads, self.head_size))
+        _checks.finite_tensor("gradients", gradients, tuple(queries.shape))
+        q = queries.detach().to(self._query.device, torch.float32)
+        g = gradients.detach().to(q)
+        missing = [
+            torch.einsum("...hd,hrd->...hr", given, projections[:, width:].to(q))
+            for given, projections in ((q, self._query), (g, self._key))
+        ]
+        return -(missing[0] * missing[1]).sum((-3, -1))
+
     def project_queries(
         self, rows: torch.Tensor, width: int, kept: torch.Tensor | None = None, *, scaled: bool = True
     ) -> torch.Tensor:

@@ -134,6 +134,38 @@ class WidthTrace:
             raise ValueError("the errors under this metric overflow; divide the metric by a constant")
         return errors
 
+    def first_order(self, inputs: torch.Tensor, gradients: torch.Tensor, width: int) -> torch.Tensor:
+        """Return the first-order change of a loss for all numbers of heads at a width.
+
+        It is that of `Trace.first_order`, for heads that are also narrower.
+
+        Args:
+            inputs: z, (..., tokens, heads * head_size): inputs of the output matrix.
+            gradients: g, (..., tokens, n): gradients of the loss at its outputs.
+            width: width of the kept heads.
+
+        Returns:
+            float32 (..., heads + 1): Σ g·ΔW (z − μ) over tokens, where μ is the mean, or 0.
+
+        Raises:
+            ValueError: as in `Trace.first_order`.
+        """
+        rows, columns = self._output.shape
+        _checks.finite_tensor("inputs", inputs, (*inputs.shape[:-1], columns))
+        _checks.finite_tensor("gradients", gradients, (*inputs.shape[:-1], rows))
+        _, change, trace = self._at(width)
+        z = inputs.detach().to(self._output.device, torch.float32)
+        if self._mean is not None:
+            z = z - self._mean.to(z)
+        g = gradients.detach().to(z)
+        narrowing = (g * (z @ change.to(z).mT)).sum((-2, -1))  # (...): of all heads
+        narrow = _times_basis(z.reshape(-1, columns), self._basis[:, :, :width].to(z))
+        removing = trace.first_order(narrow.view(*z.shape[:-1], -1), g)  # (..., heads + 1)
+        changes = (narrowing[..., None] + removing) * self._unit
+        if not changes.isfinite().all():
+            raise ValueError("the first-order changes overflow float32; divide the gradients by a constant")
+        return changes
+
     def _absolute_errors(self, width: int, metric: torch.Tensor | None) -> torch.Tensor:
         """Return tr(M ΔW C ΔWᵀ) for ΔW in units of `_unit`, (heads + 1,)."""
         weight, change, trace = self._at(width)

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from latency_profiler import LatencyTable
 from ziplm.cli import main
 from ziplm.cli.demos import Reviews
-from ziplm.results.table import sizes_text
+from ziplm.results.sizes import sizes_text
 from ziplm_models import tiny_model
 from ziplm_pipeline import linear_table
 from ziplm_text import bare_tokenizer, letter_rows, letter_tokenizer, write_rows

@@ -10,7 +10,8 @@ import ziplm
 from click.testing import CliRunner, Result
 from ziplm.cli import main
 from ziplm.cli.benchmark import _digits
-from ziplm.results.table import metric_texts, sizes_text, speed_text
+from ziplm.results.sizes import sizes_text
+from ziplm.results.table import metric_texts, speed_text
 from ziplm.stages import measure
 from ziplm_compressed import LENGTH, options_for, write_files
 

@@ -54,7 +54,7 @@ def test_gradients_equal_finite_differences_of_the_score(name: str) -> None:
     generator = torch.Generator().manual_seed(0)
     features = samples(name, 7)
     seen = 0
-    for batch, inputs, gradients in batch_gradients(
+    for batch, inputs, gradients, _ in batch_gradients(
         model, MadeUpTask(KnownScore()), features, branches, 3, 0
     ):
         seen += len(batch["input_ids"])

@@ -41,7 +41,7 @@ class AttentionTrace:
             width: width of the heads that are left.
             scaled: whether the attention divides scores by the root of the width.
         """
-        kept = self.values.kept(removed, width)
+        kept = self.values.kept(removed, width).cpu()
         made = []
         for role, block in zip(rows.roles, matrix.chunk(len(rows.roles)), strict=True):
             if role == "query":
@@ -62,17 +62,20 @@ class AttentionTrace:
             wide[:, head] = block @ basis[head].to(block).mT
         return wide.flatten(1)
 
-    def masked_queries(self, rows: torch.Tensor, width: int) -> torch.Tensor:
+    def masked_queries(self, rows: torch.Tensor, removed: int, width: int) -> torch.Tensor:
         """Return rows of queries of the present size, or their bias, with the scores of narrower heads.
 
-        With P_q and P_k the projections of queries and keys, (P_kᵀ P_q q)ᵀ k = (P_q q)ᵀ (P_k k).
+        With P_q and P_k the projections of queries and keys, (P_kᵀ P_q q)ᵀ k = (P_q q)ᵀ (P_k k). Those of
+        removed heads stay as they are.
         """
         heads, size = self.scores.heads, self.scores.head_size
         identities = torch.eye(size, dtype=torch.float64).repeat(heads, 1)
         to_queries = self.scores.project_queries(identities, width, scaled=False).view(heads, width, size)
         to_keys = self.scores.project_keys(identities, width).view(heads, width, size)
-        blocks = rows.double().view(heads, size, -1)
-        return (to_keys.mT @ to_queries @ blocks.cpu()).view(rows.shape).to(rows)
+        kept = self.values.kept(removed, width).cpu()
+        blocks = rows.double().cpu().view(heads, size, -1)
+        blocks[kept] = (to_keys.mT @ to_queries @ blocks)[kept]
+        return blocks.view(rows.shape).to(rows)
 
 
 BranchTrace = Trace | AttentionTrace

@@ -147,6 +147,11 @@ class Options(
         return self.mode != "oneshot"
 
     @property
+    def narrows_heads(self) -> bool:
+        """Whether heads are made narrower where the architecture allows it; that needs gradients and OBS."""
+        return self.head_width and self.gradients and self.update and self.selection == "obs"
+
+    @property
     def trains_dense(self) -> bool:
         """Whether the dense model is fine-tuned first."""
         by_epochs = self.dense_steps < 0 and self.dense_epochs > 0

@@ -74,7 +74,9 @@ class TargetOptions(Section):
     sparsity: Numbers = option(
         (), "targets", "Remove at least this share of the layers' parameters, such as 0.5.", metavar="SHARE"
     )
-    round_to: Whole = option(1, "targets", "Make FFN widths multiples of this number, such as 8, 16 or 64.")
+    round_to: Whole = option(
+        1, "targets", "Make widths of FFNs and heads multiples of this number, such as 8, 16 or 64."
+    )
     uniform: bool = option(False, "targets", "Give all layers the same number of heads and the same width.")
 
 
@@ -203,6 +205,11 @@ class MethodOptions(Section):
     method: Method = option("default", "method", "Use ziplm for the configuration of the ZipLM paper.")
     gradients: bool = option(
         True, "method", "Weight errors by loss gradients, which takes one backward pass."
+    )
+    head_width: bool = option(
+        False,
+        "method",
+        "Make heads narrower as well as fewer, unless they have rotary embeddings; needs gradients.",
     )
     selection: Selection = option("obs", "method", "How the heads and columns to remove are chosen.")
     update: bool = option(True, "method", "Correct the remaining weights for those that are removed.")

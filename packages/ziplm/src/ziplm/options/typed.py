@@ -54,6 +54,7 @@ class CompressOptions(TypedDict, total=False):
     measure_seconds: float
     method: Method
     gradients: bool
+    head_width: bool
     selection: Selection
     update: bool
     centred: bool

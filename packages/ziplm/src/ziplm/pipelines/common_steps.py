@@ -11,6 +11,7 @@ import torch
 from latency_profiler import LatencyTable
 from transformers import PreTrainedModel
 
+from ziplm.architectures.attention_trace import BranchTrace
 from ziplm.architectures.base import Branch
 from ziplm.errors import NotFinite, UsageError
 from ziplm.files import checked
@@ -23,12 +24,12 @@ from ziplm.stages.calibrate import gather_fisher, gather_statistics
 from ziplm.stages.choices import Choices, Priors
 from ziplm.stages.costs import branch_costs
 from ziplm.stages.fisher import Fisher
-from ziplm.stages.levels import branch_levels
+from ziplm.stages.levels import best_levels, branch_levels
 from ziplm.stages.measure import for_measuring
-from ziplm.stages.priors import branch_priors, exact_priors
+from ziplm.stages.priors import branch_priors, exact_priors, prior_names_for
 from ziplm.stages.profile import latency_table, quantized_speedup_in
-from ziplm.stages.prune import in_chunks, prune_branch
-from ziplm.stages.traces import StoredTraces
+from ziplm.stages.prune import in_chunks, narrow_attention, prune_branch
+from ziplm.stages.traces import StoredTraces, TraceFiles
 
 FISHER = Format(lambda path, fisher: fisher.save(path), Fisher.load)
 TABLE = Format(lambda path, table: table.save(path), read_run_table)
@@ -57,6 +58,7 @@ def measured_table(start: Start, seconds: float, advance: Callable[[float, float
         for_measuring(start.dense, setting),
         setting,
         round_to=start.options.round_to,
+        narrow=start.options.narrows_heads,
         max_seconds=seconds,
         progress=lambda rounds, used: advance(used, 1.0),
     )
@@ -82,7 +84,16 @@ def make_choices(
     start: Start, current: PreTrainedModel, table: LatencyTable, priors: Mapping[str, Priors] | None = None
 ) -> Choices:
     """Return the choices of a model: its levels, costs and priors. Without priors, nothing can be solved."""
-    levels = branch_levels(start.architecture, current, start.options.round_to)
+    widths = start.head_widths(current)
+    levels = branch_levels(start.architecture, current, start.options.round_to, widths, table)
+    if priors and not start.options.uniform:  # uniform sizes must be levels of all layers
+        names = prior_names_for(priors) if start.options.prior == "auto" else [start.options.prior]
+        levels = [
+            best_levels(own, table, [priors[own.branch.name][name] for name in names])
+            if own.branch.name in widths
+            else own
+            for own in levels
+        ]
     costs = branch_costs(start.architecture, current, levels, start.setting)
     dense_branches = start.architecture.branches(start.dense)
     return Choices(
@@ -120,11 +131,14 @@ def calibrate(start: Start, current: PreTrainedModel, samples: Samples, seed: in
                 seed=seed,
                 progress=advance,
                 workers=run.workers,
+                narrowed=narrowed,
             )
 
     branches, hidden = start.remaining_branches(current), int(current.config.hidden_size)
+    widths = start.head_widths(current)
+    narrowed = [branch for branch in branches if branch.name in widths]
     fisher: Fisher = run.stored(
-        run.fisher_file, make, FISHER, lambda found: fisher_in(found, branches, hidden, samples)
+        run.fisher_file, make, FISHER, lambda found: fisher_in(found, branches, hidden, samples, narrowed)
     )
     return fisher
 
@@ -139,17 +153,19 @@ def prune(
     """
 
     def is_pruned(branch: Branch) -> bool:
-        return run.trace_file(branch.name).exists() and run.priors_file(branch.name).exists()
+        return files[branch.name].exist() and run.priors_file(branch.name).exists()
 
     branches = start.remaining_branches(current)
+    widths = start.head_widths(current)
+    files = {branch.name: _trace_files(run, branch, branch.name in widths) for branch in branches}
     done = run.workers.first(lambda: [is_pruned(branch) for branch in branches])
     missing = [branch for branch, is_done in zip(branches, done, strict=True) if not is_done]
     for chunk in in_chunks(missing, int(start.options.memory_gb * 2**30)):
-        _prune_chunk(start, current, samples, fisher, chunk, run)
+        _prune_chunk(start, current, samples, fisher, chunk, files, run)
     run.workers.wait()  # until all files exist
     rows = {branch.name: len(start.architecture.weight(current, branch)) for branch in branches}
     return StoredTraces(
-        {branch.name: run.trace_file(branch.name) for branch in branches},
+        files,
         {branch.name: (rows[branch.name], branch.groups, branch.group_size) for branch in branches},
     )
 
@@ -160,10 +176,11 @@ def _prune_chunk(
     samples: Samples,
     fisher: Fisher | None,
     branches: Sequence[Branch],
+    files: Mapping[str, TraceFiles],
     run: Run,
 ) -> None:
     """Gather the statistics of some branches in one pass, prune these branches, and drop the statistics."""
-    options = start.options
+    options, widths = start.options, start.head_widths(current)
     weights = {branch.name: token_weights(fisher, branch, samples) for branch in branches}
     with run.stage("calibrate", "calibrate: inputs") as advance:
         gathered = gather_statistics(
@@ -182,26 +199,40 @@ def _prune_chunk(
     with run.stage("prune") as advance:
         for number, branch in enumerate(own):
             statistics = gathered.pop(branch.name)
-            trace = prune_branch(
+            effective = weights[branch.name][1]
+            heads = prune_branch(
                 current,
                 branch,
                 statistics,
                 fisher,
-                weights[branch.name][1],
+                effective,
                 centred=options.centred,
                 method=options.selection,
                 update=options.update,
             )
-            priors = branch_priors(current, branch, statistics, fisher, trace)
+            trace: BranchTrace = heads
+            if branch.name in widths and fisher is not None:
+                trace = narrow_attention(
+                    current, branch, statistics, fisher, effective, heads, centred=options.centred
+                )
+            known_widths = widths.get(branch.name, ())
+            priors = branch_priors(current, branch, statistics, fisher, trace, known_widths)
             if not all(prior.isfinite().all() for prior in priors.values()):
                 raise NotFinite(
                     f"the priors of {branch.name} are not finite",
                     "check the weights of the model, and the data",
                 )
             TENSORS.write(run.priors_file(branch.name), priors)
-            run.trace_file(branch.name).parent.mkdir(parents=True, exist_ok=True)
-            trace.save(run.trace_file(branch.name))
+            files[branch.name].save(trace)
             advance(number + 1, len(own))
+
+
+def _trace_files(run: Run, branch: Branch, narrowed: bool) -> TraceFiles:
+    """Return the files of a branch's trace."""
+    heads = run.trace_file(branch.name)
+    if not narrowed:
+        return TraceFiles(heads)
+    return TraceFiles(heads, *(run.width_file(branch.name, rows) for rows in ("values", "scores")))
 
 
 def gather_priors(
@@ -209,10 +240,12 @@ def gather_priors(
 ) -> dict[str, Priors]:
     """Return the priors of all branches; for the exact prior, processes share the batches."""
     branches = start.remaining_branches(current)
+    widths = start.head_widths(current)
     priors: dict[str, Priors] = {}
     for branch in branches:
         path = run.priors_file(branch.name)
-        check = partial(priors_in, branch=branch, gradients=start.options.gradients)
+        counts = len(widths.get(branch.name, ()))
+        check = partial(priors_in, branch=branch, gradients=start.options.gradients, widths=counts)
         priors[branch.name] = checked(path, check, TENSORS.read(path))
 
     def make() -> dict[str, torch.Tensor]:
@@ -227,10 +260,12 @@ def gather_priors(
                 seed=seed,
                 progress=advance,
                 workers=run.workers,
+                widths=widths,
             )
 
     if start.options.gradients and start.task.head.pooled:
-        check_exact = partial(exact_priors_in, branches=branches)
+        counted = {name: len(known) for name, known in widths.items()}
+        check_exact = partial(exact_priors_in, branches=branches, widths=counted)
         for name, exact in run.stored(run.priors_file("exact"), make, TENSORS, check_exact).items():
             priors[name]["exact"] = exact
     return priors

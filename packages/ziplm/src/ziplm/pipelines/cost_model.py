@@ -61,7 +61,9 @@ class CostModel:
         inputs = times.statistics + (passes - 1) * times.forward
         fisher = 0.0 if run.fisher_file.exists() or not self._options.gradients else times.fisher
         rows = self._start.dense.config.hidden_size
-        prune = times.pruning * rows * sum((branch.columns / current) ** 2 for branch in branches)
+        widths = self._start.head_widths(self._start.dense)  # an attention is pruned at each of them
+        pruned = [(branch.columns / current) ** 2 * len(widths.get(branch.name, [0])) for branch in branches]
+        prune = times.pruning * rows * sum(pruned)
         if self._options.gradients and self._start.task.head.pooled:  # the exact prior
             prune += 2 * times.fisher * self._tokens(samples.not_calibrated) / current
         return {"calibrate": (fisher + inputs) * self._tokens(samples.calibration) / current, "prune": prune}

@@ -39,7 +39,9 @@ def probe(start: Start) -> UnitTimes:
     trains = options.trains
 
     def fisher() -> object:
-        return gather_fisher(start.dense, start.task, samples, batch_size=batch_size)
+        widths = start.head_widths(start.dense)
+        narrowed = [branch for branch in start.remaining_branches(start.dense) if branch.name in widths]
+        return gather_fisher(start.dense, start.task, samples, batch_size=batch_size, narrowed=narrowed)
 
     def statistics() -> object:
         branches = start.remaining_branches(start.dense)

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from ziplm.options.targets import Target
 from ziplm.pipelines.values import Pruned, Refitted, Start
 from ziplm.runs.folder import Run
+from ziplm.stages.choices import ReportedSize
 from ziplm.stages.evaluate import Evaluation, divergences
 from ziplm.stages.fit import Fitted
 from ziplm.stages.measure import Measured
@@ -75,7 +76,7 @@ def report_of(
         },
         "divergence": mean_divergence(from_dense),
         "sizes": sizes,
-        "dense_sizes": {kind: start.architecture.dense_groups(start.dense, kind) for kind in sizes},
+        "dense_sizes": {part: _dense_size(start, part, part in choices.narrowed_parts) for part in sizes},
         "parameters": _parameters(start, shrunk.model),
         "dense_parameters": _parameters(start, start.dense),
         "search": shrunk.found.to_dict(),
@@ -109,6 +110,12 @@ def dataset_report(start: Start, run: Run) -> dict[str, str | None] | None:
         return None
     name, _, config = start.task.dataset.partition(":")
     return {"name": name, "config": config or None}
+
+
+def _dense_size(start: Start, part: str, paired: bool) -> ReportedSize:
+    """Return the size of a part in the dense model, as `Choices.sizes` gives sizes."""
+    size = start.architecture.dense_size(start.dense, part)
+    return list(size) if paired else size.groups
 
 
 def quantization_report(start: Start, pruned: Pruned, before: Evaluation) -> dict[str, Any]:

@@ -93,36 +93,53 @@ def require_equal(expected: Any, document: Any) -> None:
     _require(document == expected)
 
 
-def priors_in(tensors: Mapping[str, torch.Tensor], branch: Branch, gradients: bool) -> Priors:
-    """Return the priors of a branch: the harm of removing 0, 1, … of its groups."""
+def priors_in(
+    tensors: Mapping[str, torch.Tensor], branch: Branch, gradients: bool, widths: int = 0
+) -> Priors:
+    """Return the priors of a branch: the harm of removing 0, 1, … of its groups, at each width of heads."""
     _require(set(tensors) == {"own", "stream", *(("factored", "scalar") if gradients else ())})
     for values in tensors.values():
-        _require_prior(values, branch)
+        _require_prior(values, branch, widths)
     return dict(tensors)
 
 
 def exact_priors_in(
-    tensors: Mapping[str, torch.Tensor], branches: Sequence[Branch]
+    tensors: Mapping[str, torch.Tensor], branches: Sequence[Branch], widths: Mapping[str, int]
 ) -> dict[str, torch.Tensor]:
     """Return the exact prior of every branch."""
     _require(set(tensors) == {branch.name for branch in branches})
     for branch in branches:
-        _require_prior(tensors[branch.name], branch)
+        _require_prior(tensors[branch.name], branch, widths.get(branch.name, 0))
     return dict(tensors)
 
 
-def fisher_in(fisher: Fisher, branches: Sequence[Branch], hidden: int, samples: Samples) -> Fisher:
-    """Return a fisher that knows every branch and every token of the calibration samples."""
+def fisher_in(
+    fisher: Fisher,
+    branches: Sequence[Branch],
+    hidden: int,
+    samples: Samples,
+    narrowed: Sequence[Branch] = (),
+) -> Fisher:
+    """Return a fisher that knows every branch and every token of the calibration samples.
+
+    Of attentions that may become narrower, it knows the queries and keys.
+    """
     tokens = sum(len(sample["input_ids"]) for sample in samples.calibration)
     for branch in branches:
         squares = fisher.squares[branch.name]
         _require(squares.shape == (tokens,) and bool(squares.isfinite().all()))
         _require(fisher.shape_of(branch.name) == (hidden, hidden))
+    for branch in narrowed:
+        heads, width = branch.size
+        for name, values in fisher.scores[branch.name]._asdict().items():
+            wanted = (heads, width) if name == "key_mean" else (heads, width, width)
+            _require(values.shape == wanted and values.dtype == torch.float64)
     return fisher
 
 
-def _require_prior(values: torch.Tensor, branch: Branch) -> None:
-    _require(values.shape == (branch.groups + 1,) and values.dtype == torch.float64)
+def _require_prior(values: torch.Tensor, branch: Branch, widths: int) -> None:
+    shape = (widths, branch.groups + 1) if widths else (branch.groups + 1,)
+    _require(values.shape == shape and values.dtype == torch.float64)
     _require(bool(values.isfinite().all()))
 
 

@@ -25,7 +25,7 @@ from ziplm.pipelines.report import exported_report
 from ziplm.pipelines.stored import fitted_in, found_in, guess_in, measured_in
 from ziplm.pipelines.values import Pruned, Refitted, Start, token_weights
 from ziplm.results.card import write_card
-from ziplm.results.table import sizes_text
+from ziplm.results.sizes import sizes_text
 from ziplm.runs.contents import require_free
 from ziplm.runs.folder import Run
 from ziplm.runs.progress import Advance

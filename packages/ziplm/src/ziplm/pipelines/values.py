@@ -15,6 +15,7 @@ from ziplm.options.targets import Target
 from ziplm.stages.choices import Choices
 from ziplm.stages.fisher import Fisher
 from ziplm.stages.intervals import Interval
+from ziplm.stages.levels import head_widths
 from ziplm.stages.traces import InOrder, StoredTraces
 from ziplm.tasks.base import Features, Splits, Task
 
@@ -69,6 +70,17 @@ class Start:
     def remaining_branches(self, model: PreTrainedModel) -> list[Branch]:
         """Return the branches of a model that can still be pruned."""
         return [branch for branch in self.architecture.branches(model) if branch.groups]
+
+    def head_widths(self, model: PreTrainedModel) -> dict[str, list[int]]:
+        """Return the widths that heads may get, the current one first, of attentions that may be narrower."""
+        if not self.options.narrows_heads:
+            return {}
+        widths = {
+            branch.name: head_widths(branch.group_size, self.options.round_to)
+            for branch in self.remaining_branches(model)
+            if self.architecture.spec(model, branch).width_path is not None
+        }
+        return {name: known for name, known in widths.items() if len(known) > 1}
 
     def main_metric(self, metrics: Mapping[str, Mapping[str, Any]]) -> float:
         """Return the task's main metric on the first evaluation split."""

@@ -14,6 +14,7 @@ from ziplm.files import read_json
 from ziplm.results.plain import finite, mapping
 from ziplm.results.rows import KIND_NAMES, recovery
 from ziplm.results.run_data import Report, is_local_path, short_model_name
+from ziplm.results.sizes import groups_of, size_text
 from ziplm.results.texts import bytes_text, environment_text, interval_text, number_text, percent_text
 
 CARD = "README.md"
@@ -160,7 +161,8 @@ def _structure(report: Report) -> str:
     if not sizes:
         return "## Structure\n\nunknown"
     columns = [
-        [_bar(size, dense.get(kind) or max([1, *kept])) for size in kept] for kind, kept in sizes.items()
+        [_bar(size, dense.get(kind) or max(kept, key=groups_of, default=1)) for size in kept]
+        for kind, kept in sizes.items()
     ]
     names = [KIND_NAMES.get(kind, _plain(kind)) for kind in sizes]
     widths = [
@@ -182,10 +184,11 @@ def _structure(report: Report) -> str:
     )
 
 
-def _bar(size: int, dense: int) -> str:
-    filled = round(BAR * size / dense)
-    filled = max(filled, 1) if size else 0
-    return f"{'█' * filled}{'░' * (BAR - filled)} {f'{size} of {dense}' if size else 'removed'}"
+def _bar(size: int | list[int], dense: int | list[int]) -> str:
+    share = groups_of(size) / max(1, groups_of(dense))
+    filled = max(round(BAR * share), 1) if share else 0
+    kept = f"{size_text(size)} of {size_text(dense)}" if share else "removed"
+    return f"{'█' * filled}{'░' * (BAR - filled)} {kept}"
 
 
 def _loading(auto_class: str, is_sentence_folder: bool) -> str:

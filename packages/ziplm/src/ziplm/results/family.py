@@ -35,9 +35,12 @@ class Member:
     metrics: dict[str, Any]
 
     @property
-    def sizes(self) -> dict[str, list[int]]:
-        """Groups left in each layer, by kind of branch: heads for "attention", columns for "ffn"."""
-        sizes: dict[str, list[int]] = self.metrics["sizes"]
+    def sizes(self) -> dict[str, list[int | list[int]]]:
+        """What is left of each layer, by kind of branch: heads for "attention", columns for "ffn".
+
+        If heads may be narrower than in the dense model, it is a list of their number and their width.
+        """
+        sizes: dict[str, list[int | list[int]]] = self.metrics["sizes"]
         return sizes
 
     def to_dict(self) -> dict[str, Any]:

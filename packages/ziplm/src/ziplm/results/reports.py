@@ -13,6 +13,9 @@ ALTERNATIVES = "alternatives.json"
 
 _Positive = Annotated[float, Field(gt=0)]
 _Count = Annotated[int, Field(ge=0)]
+_PositiveCount = Annotated[int, Field(gt=0)]
+_Size = _Count | Annotated[list[_Count], Field(min_length=2, max_length=2)]  # groups; or heads, their width
+_DenseSize = _PositiveCount | Annotated[list[_PositiveCount], Field(min_length=2, max_length=2)]
 _Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
 
 
@@ -51,7 +54,7 @@ class _Metric(_Part):
 
 class _Parameters(_Part):
     all: _Count
-    layers: Annotated[int, Field(gt=0)]
+    layers: _PositiveCount
 
 
 class _LayerParameters(_Part):
@@ -69,8 +72,8 @@ class _Report(_Part):
     measured: _Measured | None
     predicted: _Predicted
     metric: _Metric
-    sizes: dict[str, list[_Count]]
-    dense_sizes: dict[str, Annotated[int, Field(gt=0)]]
+    sizes: dict[str, list[_Size]]
+    dense_sizes: dict[str, _DenseSize]
     parameters: _LayerParameters
     dense_parameters: _Parameters
     bytes_on_disk: _Count
@@ -79,7 +82,7 @@ class _Report(_Part):
 
     @field_validator("sizes")
     @classmethod
-    def _one_size_for_each_layer(cls, sizes: dict[str, list[int]]) -> dict[str, list[int]]:
+    def _one_size_for_each_layer(cls, sizes: dict[str, list[Any]]) -> dict[str, list[Any]]:
         if len({len(layers) for layers in sizes.values()}) > 1:
             raise ValueError("there are not as many sizes of each kind")
         return sizes

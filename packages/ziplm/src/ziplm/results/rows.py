@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ziplm.results.run_data import Report, RunData
+from ziplm.results.sizes import groups_of, size_text
 
 RECOVERY = 0.99
 """Share of the dense model's metric that figures mark with a line."""
@@ -20,6 +21,13 @@ PAPER_DEVIATION = 5.28
 Row = dict[str, Any]
 
 KIND_NAMES = {"attention": "attention heads", "ffn": "FFN columns"}
+
+
+def kind_name(kind: str) -> str:
+    """Return what a kind of branch, or a latency curve, is called in reports."""
+    part, _, width = kind.partition("@")
+    name = KIND_NAMES.get(part, part)
+    return f"{name} of width {width}" if width else name
 
 
 def member_key(run: RunData, report: Report) -> str:
@@ -166,25 +174,20 @@ def size_rows(runs: Sequence[RunData]) -> list[Row]:
         for report in run.reports:
             dense_sizes = report.get("dense_sizes") or {}
             for kind, sizes in (report.get("sizes") or {}).items():
-                dense = dense_sizes.get(kind) or max(sizes, key=_groups, default=1)
+                dense = dense_sizes.get(kind) or max(sizes, key=groups_of, default=1)
                 rows += [
                     {
                         "run": run.label,
                         "name": report["target"]["name"],
                         "kind": KIND_NAMES.get(kind, str(kind)),
                         "layer": layer,
-                        "size": "×".join(map(str, size)) if isinstance(size, list) else str(size),
-                        "share": min(1.0, _groups(size) / (_groups(dense) or 1)),
+                        "size": size_text(size),
+                        "share": min(1.0, groups_of(size) / (groups_of(dense) or 1)),
                         "key": member_key(run, report),
                     }
                     for layer, size in enumerate(sizes)
                 ]
     return rows
-
-
-def _groups(size: Any) -> float:
-    """Return a size as one number; heads and their width are multiplied."""
-    return float(math.prod(size) if isinstance(size, list) else size)
 
 
 def latency_rows(runs: Sequence[RunData]) -> list[Row]:
@@ -199,7 +202,7 @@ def _curve_rows(run: RunData) -> Iterator[Row]:
             timing = curve.timings[index] if curve.timings else None
             yield {
                 "run": run.label,
-                "kind": KIND_NAMES.get(kind, str(kind)),
+                "kind": kind_name(kind),
                 "size": size,
                 "milliseconds": 1e3 * seconds,
                 "low": None if timing is None else 1e3 * timing.low,

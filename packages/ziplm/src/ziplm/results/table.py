@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ziplm.results.family import Family, Member, family_text
+from ziplm.results.sizes import sizes_text
 from ziplm.results.texts import inputs_text
 
 
@@ -92,8 +93,8 @@ def engine_lines(family: Family) -> list[str]:
     return lines
 
 
-def _dense_sizes(member: Member) -> dict[str, list[int]]:
-    dense: dict[str, int] = member.metrics["dense_sizes"]
+def _dense_sizes(member: Member) -> dict[str, list[int | list[int]]]:
+    dense: dict[str, int | list[int]] = member.metrics["dense_sizes"]
     return {part: [dense[part]] * len(sizes) for part, sizes in member.sizes.items()}
 
 
@@ -164,9 +165,3 @@ def _time_lines(family: Family, signs: Signs) -> Iterator[str]:
     ]
     for text in dict.fromkeys(filter(None, inputs)):
         yield f"ms: one call of the dense {signs.becomes} the compressed model; {text}"
-
-
-def sizes_text(sizes: dict[str, list[int]]) -> str:
-    """Format the heads and width of each layer as ``12/1536 3/302 –/33``; a dash is a removed branch."""
-    layers = zip(*sizes.values(), strict=True)
-    return " ".join("/".join(str(size) if size else "–" for size in layer) for layer in layers)

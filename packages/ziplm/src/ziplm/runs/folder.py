@@ -86,6 +86,10 @@ class Run:
         """Return the file of a branch's trace, which is written after the branch's priors."""
         return self.state / "traces" / f"{branch}.safetensors"
 
+    def width_file(self, branch: str, rows: str) -> Path:
+        """Return the file of the trace that makes an attention's "values" or "scores" narrower."""
+        return self.state / "traces" / "widths" / f"{branch}.{rows}.safetensors"
+
     def priors_file(self, branch: str) -> Path:
         """Return the file of a branch's priors."""
         return self.state / "priors" / f"{branch}.safetensors"

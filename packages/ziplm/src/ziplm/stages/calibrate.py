@@ -18,8 +18,9 @@ from ziplm.architectures.base import Architecture, Branch
 from ziplm.architectures.registry import architecture_of
 from ziplm.architectures.watching import Seen, watched
 from ziplm.runs.workers import ALONE, Workers
-from ziplm.stages.fisher import Fisher
+from ziplm.stages.fisher import Fisher, ScoreMoments
 from ziplm.stages.gradients import batch_gradients
+from ziplm.stages.scores import ScoreSums
 from ziplm.stages.statistics import BranchStatistics, StreamSums
 from ziplm.tasks.base import Features, Progress, Task
 from ziplm.tasks.finite import require_finite
@@ -35,15 +36,20 @@ def gather_fisher(
     seed: int = 0,
     progress: Progress | None = None,
     workers: Workers = ALONE,
+    narrowed: Sequence[Branch] = (),
 ) -> Fisher:
-    """Compute the fisher of all remaining branches in one forward and backward pass over `features`."""
+    """Compute the fisher of all remaining branches in one forward and backward pass over `features`.
+
+    For the attentions in `narrowed`, it includes the moments of queries and keys.
+    """
     architecture = architecture_of(model)
     branches = [branch for branch in architecture.branches(model) if branch.groups]
     gammas = {branch.name: Moments(architecture.weight(model, branch).shape[0], "cpu") for branch in branches}
     squares: list[dict[str, torch.Tensor]] = []  # of each batch
+    sums = {branch.name: ScoreSums() for branch in narrowed}
 
-    for batch, _, gradients in batch_gradients(
-        model, task, features, branches, batch_size, seed, progress, workers
+    for batch, _, gradients, scores in batch_gradients(
+        model, task, features, branches, batch_size, seed, progress, workers, narrowed
     ):
         mask = batch["attention_mask"].bool()
         squares.append({})
@@ -51,13 +57,25 @@ def gather_fisher(
             at_tokens = gradient[mask].float().cpu()  # (tokens, hidden)
             gammas[name].update(at_tokens)
             squares[-1][name] = at_tokens.square().sum(-1)
+        for name, at_scores in scores.items():
+            sums[name].add(*(rows[mask] for rows in at_scores))
     squares = workers.gathered(squares)
     for gamma in gammas.values():
         workers.add_up(gamma)
     return Fisher(
         {name: gamma.hessian / 2 for name, gamma in gammas.items()},
         {branch.name: torch.cat([by_name[branch.name] for by_name in squares]) for branch in branches},
+        _merged_scores(workers.gathered([sums])),
     )
+
+
+def _merged_scores(parts: Sequence[dict[str, ScoreSums]]) -> dict[str, ScoreMoments]:
+    """Return the moments of queries and keys from the sums of all processes."""
+    merged = {name: ScoreSums() for name in parts[0]}
+    for part in parts:
+        for name, sums in part.items():
+            merged[name].merge(sums)
+    return {name: sums.result() for name, sums in merged.items()}
 
 
 @torch.inference_mode()

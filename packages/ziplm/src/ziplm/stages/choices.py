@@ -18,7 +18,9 @@ from ziplm.stages.levels import BranchLevels
 Levels = Sequence[int] | NDArray[np.int64]
 """One level for each branch."""
 Priors = dict[str, torch.Tensor]
-"""Priors of a branch by name, each float64 (groups + 1,)."""
+"""Priors of a branch by name, each float64 (groups + 1,), or (widths, groups + 1); see `BranchLevels`."""
+ReportedSize = int | list[int]
+"""A size as reports have it: the number of groups, or the number of heads and their width."""
 SECONDS = "seconds"
 
 
@@ -64,7 +66,8 @@ class Choices:
     def unpruned_seconds(self) -> float:
         """Time of the model with the dense model's sizes according to the table."""
         if self._dense_branches is not None:
-            return self.table.fixed + sum(self.table.curves[b.kind](b.groups) for b in self._dense_branches)
+            dense = zip(self.levels, self._dense_branches, strict=True)
+            return self.table.fixed + sum(own.seconds_of(self.table, branch.size) for own, branch in dense)
         curves = [self.table.curves[branch_levels.branch.kind] for branch_levels in self.levels]
         return self.table.fixed + sum(curve(max(curve.sizes)) for curve in curves)
 
@@ -137,8 +140,8 @@ class Choices:
         """Return the prior of each level of a branch; the single level of a removed branch does no harm."""
         if not branch_levels.branch.groups:
             return [0.0]
-        harm = self._priors[branch_levels.branch.name][prior]  # by groups removed
-        return [float(harm[branch_levels.branch.groups - size.groups]) for size in branch_levels.sizes]
+        harm = self._priors[branch_levels.branch.name][prior]
+        return [branch_levels.harm(harm, size) for size in branch_levels.sizes]
 
     def solve(self, prior: str, budgets: Mapping[str, float]) -> NDArray[np.int64]:
         """Return the levels with the smallest summed prior within all budgets."""
@@ -156,12 +159,22 @@ class Choices:
         """Return the time of the whole model according to the table."""
         return self.table.fixed + self.total(SECONDS, levels)
 
-    def sizes(self, levels: Levels) -> dict[str, list[int]]:
-        """Return the groups left in the attention and in the FFN of each layer."""
-        left: dict[str, list[int]] = {}
+    def sizes(self, levels: Levels) -> dict[str, list[ReportedSize]]:
+        """Return what is left of the attention and of the FFN of each layer, for a report.
+
+        It is the number of groups; if heads may be narrower than in the dense model, it is a pair of their
+        number and their width.
+        """
+        left: dict[str, list[ReportedSize]] = {}
         for branch_levels, size in zip(self.levels, self.chosen(levels), strict=True):
-            left.setdefault(branch_levels.branch.part, []).append(size.groups)
+            part = branch_levels.branch.part
+            left.setdefault(part, []).append(list(size) if part in self.narrowed_parts else size.groups)
         return left
+
+    @property
+    def narrowed_parts(self) -> set[str]:
+        """The parts ("attention") in which heads may be narrower than in the dense model."""
+        return {own.branch.part for own in self.levels if own.may_narrow}
 
     def require_reachable(self, budgets: Mapping[str, float], asked: str) -> None:
         """Raise UnreachableTarget, with the best that can be reached, if budgets cannot be met."""

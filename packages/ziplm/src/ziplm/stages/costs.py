@@ -26,12 +26,14 @@ def branch_costs(
     for branch_levels in levels:
         branch, sizes = branch_levels.branch, branch_levels.sizes
         empty, one, each = _counts(architecture, model, branch)
-        params = [float(one + each * (size.groups - 1) if size.groups else empty) for size in sizes]
+        # Groups of the present width that have as many parameters; heads may be narrower.
+        groups = [size.groups * size.width / branch.group_size for size in sizes]
+        params = [float(one + each * (count - 1) if count else empty) for count in groups]
         # One multiplication and one addition per parameter and token, and attention between tokens.
         between = 4 * pairs * branch.group_size if branch.part == "attention" else 0
         costs["params"].append(params)
         costs["bytes"].append([item * count for count in params])
-        costs["flops"].append([float((2 * tokens * each + between) * size.groups) for size in sizes])
+        costs["flops"].append([float((2 * tokens * each + between) * count) for count in groups])
     return costs
 
 

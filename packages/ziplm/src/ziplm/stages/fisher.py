@@ -1,10 +1,10 @@
-"""The fisher: second moments of the loss gradients at each branch's output."""
+"""The fisher: second moments of the loss gradients at each branch's output, and at queries and keys."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import safetensors
 import torch
@@ -15,6 +15,24 @@ SHARE = 0.9  # share of gradients in token weights and in the selection matrix; 
 TOKENS_PER_COLUMN = 0.25  # minimum effective number of tokens per column for weighted moments
 
 
+class ScoreMoments(NamedTuple):
+    """Moments of the queries and keys of one attention and of the loss gradients there, by head.
+
+    Attributes:
+        queries: second moments of the queries, weighted by token, (heads, d, d).
+        keys: second moments of the keys, (heads, d, d).
+        key_mean: means of the keys, (heads, d).
+        query_fisher: second moments of the gradients at the queries, (heads, d, d).
+        key_fisher: second moments of the gradients at the keys, (heads, d, d).
+    """
+
+    queries: torch.Tensor
+    keys: torch.Tensor
+    key_mean: torch.Tensor
+    query_fisher: torch.Tensor
+    key_fisher: torch.Tensor
+
+
 @dataclass(frozen=True)
 class Fisher:
     """Second moments of the gradient g of the log-probability at each branch's output, by branch name.
@@ -23,10 +41,12 @@ class Fisher:
         gamma: Γ = E[g gᵀ], (hidden, hidden): which directions of the output matter to the loss.
         squares: ‖g‖² of every token that is not padding, (tokens,), in the order of `Task.batches`: which
             tokens matter.
+        scores: moments of queries and keys, of the attentions whose heads may become narrower.
     """
 
     gamma: Mapping[str, torch.Tensor]
     squares: dict[str, torch.Tensor]
+    scores: dict[str, ScoreMoments] = field(default_factory=dict)
 
     def selection_matrix(self, name: str) -> torch.Tensor:
         """Return the matrix that weights errors when groups are chosen, (hidden, hidden), mean diagonal 1."""
@@ -64,12 +84,21 @@ class Fisher:
             for kind in ("gamma", "squares")
             for name, value in getattr(self, kind).items()
         }
+        for name, moments in self.scores.items():
+            tensors |= {f"{kind}.{name}": value for kind, value in moments._asdict().items()}
         write_tensors(path, tensors)
 
     @classmethod
     def load(cls, path: Path) -> "Fisher":
         """Read a file written by `save`; each matrix of `gamma` stays on disk until it is needed."""
-        return cls(_StoredTensors(path, "gamma."), dict(_StoredTensors(path, "squares.")))
+        scores = {kind: dict(_StoredTensors(path, f"{kind}.")) for kind in ScoreMoments._fields}
+        if len({tuple(tensors) for tensors in scores.values()}) > 1:
+            raise damaged(path)
+        return cls(
+            _StoredTensors(path, "gamma."),
+            dict(_StoredTensors(path, "squares.")),
+            {name: ScoreMoments(*(tensors[name] for tensors in scores.values())) for name in scores["keys"]},
+        )
 
 
 class _StoredTensors(Mapping[str, torch.Tensor]):

@@ -1,15 +1,13 @@
 """Profile: the latency table, with the time of every size of every branch and of the rest of the model."""
 
-import functools
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from latency_profiler import Family, LatencyCurve, LatencyTable, profile_families
-from torch import nn
 from transformers import PreTrainedModel
 
 from ziplm.architectures.branch_module import structure_copy
@@ -17,8 +15,8 @@ from ziplm.architectures.registry import architecture_of
 from ziplm.architectures.surgery import leading_parts
 from ziplm.options.setting import Setting
 from ziplm.stages.engine import Samples, TableEngine, run_in_engine
-from ziplm.stages.levels import size_grid
 from ziplm.stages.measure import measure
+from ziplm.stages.sized_branches import Call, measured_sizes, sized_branches
 from ziplm.stages.workload import (
     clock_of,
     dtype_of,
@@ -33,19 +31,6 @@ from ziplm.stages.workload import (
 QUANTIZED_SPEEDUP = "quantized speedup"
 """Detail of a table's environment: the speedup of the dense model that is only quantised."""
 CACHE_LENGTHS = 3  # number of cache lengths at which a decoding step is measured; others are interpolated
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call of a branch while a model is measured.
-
-    Attributes:
-        tokens: number of input tokens.
-        past: number of tokens in the cache before the call; None for no cache.
-    """
-
-    tokens: int
-    past: int | None = None
 
 
 def branch_calls(setting: Setting, kind: str) -> dict[Call, float]:
@@ -87,6 +72,7 @@ def latency_table(
     setting: Setting,
     *,
     round_to: int = 1,
+    narrow: bool = True,
     rel_error: float = 0.02,
     max_seconds: float = 120.0,
     progress: Callable[[int, float], None] | None = None,
@@ -102,6 +88,7 @@ def latency_table(
         model: the model; it is moved to the setting's device and data type.
         setting: where and on which inputs to measure.
         round_to: FFN widths are multiples of this number.
+        narrow: whether to measure narrower heads as well, where the architecture allows them.
         rel_error: relative error at which the measurement stops.
         max_seconds: time limit of the measurement.
         progress: called with the number of rounds and the share of the time used.
@@ -115,11 +102,16 @@ def latency_table(
     model.to(device=setting.device, dtype=dtype_of(setting))  # type: ignore[call-arg]
     require_finite_outputs("the model", model, random_tokens([model], setting, setting.lengths[0]))
     kinds = architecture.kinds(model)
-    calls = {kind: branch_calls(setting, kind) for kind in kinds}
-    families = {
-        f"{kind} {call}": family
+    measured_curves = {
+        curve: sizes
         for kind in kinds
-        for call, family in _sized_branches(model, setting, kind, list(calls[kind]), round_to).items()
+        for curve, sizes in measured_sizes(architecture, model, kind, round_to, narrow).items()
+    }
+    calls = {curve: branch_calls(setting, curve) for curve in measured_curves}
+    families = {
+        f"{curve} {call}": family
+        for curve, sizes in measured_curves.items()
+        for call, family in sized_branches(model, setting, sizes, list(calls[curve])).items()
     }
     with kept_seed(setting), tempfile.TemporaryDirectory() as folder:
         tokens = {length: random_tokens([model], setting, length) for length in setting.shares}
@@ -143,8 +135,8 @@ def latency_table(
     if setting.regime == "generate":
         measured = {name: by_median(curve) for name, curve in measured.items()}
     curves: dict[str, LatencyCurve] = {
-        kind: _weighted_sum([(measured[f"{kind} {call}"], share) for call, share in calls[kind].items()])
-        for kind in kinds
+        name: _weighted_sum([(measured[f"{name} {call}"], share) for call, share in calls[name].items()])
+        for name in measured_curves
     }
     bare_seconds = sum(share * measured[f"rest {length}"](1) for length, share in setting.shares.items())
     remains = sum(curves[branch.kind](0) for branch in architecture.branches(model))
@@ -202,42 +194,3 @@ def _without_branches(model: PreTrainedModel) -> PreTrainedModel:
         architecture.install(bare, branch, leading_parts(layer, architecture.spec(model, branch), 0))
     architecture.number_caches(bare)
     return bare.eval()
-
-
-def _sized_branches(
-    model: PreTrainedModel, setting: Setting, kind: str, calls: list[Call], round_to: int
-) -> dict[Call, Family]:
-    """Return, for each call, a branch at all sizes of the grid, made from the largest branch of the kind.
-
-    A model that was compressed before may have no branch of full size. Sizes above its largest branch do not
-    occur in it, and are left out.
-    """
-    architecture = architecture_of(model)
-    branches = [branch for branch in architecture.branches(model) if branch.kind == kind]
-    branch = max(branches, key=lambda branch: branch.groups)  # the first of the largest
-    grid = size_grid(kind, architecture.dense_groups(model, kind), round_to)
-    sizes = [branch.groups, *(size for size in grid if size < branch.groups)]
-    layer, spec = architecture.layers(model)[branch.layer], architecture.spec(model, branch)
-
-    @functools.cache  # all calls share the weights of a size
-    def resized(groups: int) -> nn.Module:
-        made = structure_copy(layer)
-        for name, part in leading_parts(layer, spec, groups).items():
-            setattr(made, name, part)
-        return made.eval()
-
-    def hidden(tokens: int) -> torch.Tensor:
-        shape = (setting.batch_size, tokens, model.config.hidden_size)
-        random = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-        return random.to(device=setting.device, dtype=dtype_of(setting))
-
-    def sized(call: Call) -> Family:
-        past = None if call.past is None else hidden(call.past)
-        inputs = hidden(call.tokens)
-        return Family(
-            lambda groups: architecture.branch_module(model, branch, resized(groups), past),
-            sizes,
-            (inputs, architecture.attention_mask(model, branch, inputs, call.past or 0)),
-        )
-
-    return {call: sized(call) for call in calls}

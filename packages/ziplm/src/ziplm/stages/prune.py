@@ -1,9 +1,10 @@
 """Prune: one trace for each branch, which holds the best weights of every size."""
 
 import torch
-from obs_structured import Trace, prune
+from obs_structured import Trace, narrow_heads, narrow_scores, prune
 from transformers import PreTrainedModel
 
+from ziplm.architectures.attention_trace import AttentionTrace
 from ziplm.architectures.base import Branch
 from ziplm.architectures.registry import architecture_of
 from ziplm.stages.fisher import Fisher
@@ -50,6 +51,35 @@ def prune_branch(
         method=method,
         update=update,
     )
+
+
+def narrow_attention(
+    model: PreTrainedModel,
+    branch: Branch,
+    statistics: BranchStatistics,
+    fisher: Fisher,
+    effective_tokens: int,
+    heads: Trace,
+    *,
+    centred: bool = True,
+) -> AttentionTrace:
+    """Make the heads of an attention narrower, in all widths; `heads` is the trace of removing whole ones.
+
+    The other arguments are those of `prune_branch`.
+    """
+    architecture = architecture_of(model)
+    weight, bias = architecture.weight(model, branch), architecture.bias(model, branch)
+    moments = statistics.moments
+    device: torch.device = moments.mean.device
+    values = narrow_heads(
+        weight.to(device),
+        moments.hessian,
+        branch.group_size,
+        mean=moments.mean if centred and bias is not None else None,
+        metric=fisher.selection_matrix(branch.name).to(device),
+        count=effective_tokens,
+    )
+    return AttentionTrace(heads, values, narrow_scores(*fisher.scores[branch.name]))
 
 
 def in_chunks(branches: list[Branch], limit: int) -> list[list[Branch]]:

@@ -103,7 +103,7 @@ def _mask_branch(
             for tensor in (out_in(linear), linear.bias):
                 if "query" in rows.roles and isinstance(tensor, torch.Tensor):
                     queries = tensor.chunk(len(rows.roles))[rows.roles.index("query")]
-                    queries.copy_(narrow.masked_queries(queries, size.width))
+                    queries.copy_(narrow.masked_queries(queries, removed, size.width))
     else:
         weight.zero_()
         weight[:, heads_of(trace).columns(removed)] = new_weight
@@ -163,7 +163,7 @@ def _check_sizes(
 
 def _trace_of(branch: Branch, trace: BranchTrace | None) -> BranchTrace:
     if trace is None:
-        raise UsageError(f"{branch.name} has no trace", "prune its matrix, or leave it as it is")
+        raise UsageError(f"{branch.name} has no trace", "prune its matrix, or remove nothing from it")
     return trace
 
 
