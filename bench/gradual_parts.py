@@ -10,6 +10,7 @@ from models import BUILD
 from transformers import PreTrainedModel
 from ziplm.files import read_json, write_json, written_whole
 from ziplm.options.options import Options
+from ziplm.pipelines.inputs import Inputs, keep_inputs
 from ziplm.runs.opening import open_run
 from ziplm.stages.evaluate import divergences
 from ziplm.stages.profile import latency_table
@@ -36,6 +37,7 @@ def compress(options: Options, table: Path, pruned: Path | None = None) -> ziplm
     are the traces and sizes of `pruned`, a one-shot run with the same seed, if it is given.
     """
     with open_run(options) as run:
+        keep_inputs(run, options, Inputs())  # before results are in the folder: it says what they belong to
         if pruned is not None:
             names = [
                 "fisher.safetensors",
