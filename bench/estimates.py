@@ -1,9 +1,10 @@
 """ziplm: the estimates of a dry run against the CPU time that the stages then take.
 
 MiniLM-L6 classifies sentences, in torch and with int8 in ONNX Runtime, and a small GPT2 with random weights
-predicts text. A DistilBERT with random weights, of another shape and in another regime, is the control: no
-constant of the estimates was chosen by it. Each is compressed after its estimates are made, with few samples
-and short measurements.
+predicts text. A DistilBERT with random weights, of another shape and in another regime, is the control: only
+the number of rounds of a fit was chosen with a look at it. Each is compressed after its estimates are made,
+with few samples and short measurements. These have limits by the clock: if the load of the machine changes
+meanwhile, profile, fit and measure differ from their estimates accordingly.
 """
 
 import argparse

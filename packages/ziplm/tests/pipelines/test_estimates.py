@@ -8,7 +8,7 @@ import pytest
 from latency_profiler import LatencyTable
 from ziplm import Options
 from ziplm.pipelines.common_steps import make_choices
-from ziplm.pipelines.cost_model import CostModel
+from ziplm.pipelines.cost_model import FIT_ROUNDS, CostModel
 from ziplm.pipelines.estimates import Estimates, estimate
 from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.plan import plan
@@ -118,7 +118,7 @@ def test_each_round_of_a_fit_exports_and_measures_three_models(options: dict[str
     measurement = (120 + 8) * one_round
     stages = model.target(asked.targets()[0])
     assert stages["measure"] == pytest.approx(measurement)
-    assert stages["fit"] == pytest.approx(2 * (100 + measurement))
+    assert stages["fit"] == pytest.approx(FIT_ROUNDS * (100 + measurement))
     assert model.dense_export() == 100
     folder = run.folder / "state" / "engine" / "dense"
     folder.mkdir(parents=True)

@@ -109,7 +109,15 @@ def test_milliseconds_of_both_models_are_shown_and_explained(kind: str) -> None:
         next(n for n, line in enumerate(lines) if t in line) for t in ("148 → 12.3 ms", "12.01x")
     )
     assert (first < second) == (kind == "latency")  # what the target states comes first
-    assert "ms: one call of the dense → the compressed model; batch size 1, input lengths 14, 27, 44" in lines
+    inputs = "batch size 1, input lengths 14, 27, 44, their mean"
+    assert f"ms: time of one call, dense → compressed; {inputs}" in lines
+    one = member("2x", kind)
+    one.metrics["environment"] = {
+        "batch_size": 8,
+        "sequence_length": 128,
+        "details": {"regime": "throughput"},
+    }
+    assert "ms: time of one call, dense → compressed; batch size 8, 128 tokens" in printed(one).splitlines()
 
 
 def test_a_report_that_does_not_know_the_dense_time_shows_its_own() -> None:

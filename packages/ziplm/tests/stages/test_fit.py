@@ -262,6 +262,14 @@ def test_a_correction_says_which_speedup_was_expected() -> None:
     assert all("2 measurements and the latency table" in reason for reason in reasons[1:])
 
 
+def test_a_correction_within_the_interval_says_that_the_miss_is_not_small() -> None:
+    (reason, *_) = told_reasons([at(1.95, 1.88, 2.02), at(2, 1.995, 2.005)])
+    low, high = (float(end) for end in reason[reason.index("[") + 1 : reason.index("]")].split(", "))
+    assert low < 2 < high
+    assert reason.startswith("fit: measuring a smaller model")
+    assert reason.endswith("at 95 %, more than 1 % off the 2x that is wanted")
+
+
 def test_a_latency_target_is_explained_in_milliseconds() -> None:
     (reason, *_) = told_reasons([at(1.7, 1.69, 1.71), at(2, 1.995, 2.005)], absolute=True)
     wanted = 1e3 * choices_for(uniform=False).dense_seconds / 2

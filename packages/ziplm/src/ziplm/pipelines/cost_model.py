@@ -21,7 +21,7 @@ from ziplm.tasks.base import Features
 
 # What the probe does not measure.
 SMALL_PASSES = 3  # forward passes of the small model in a refit
-FIT_ROUNDS = 2  # usually; there are one to three
+FIT_ROUNDS = 2.4  # there are two or three, and rarely one
 ROUNDS, WARM_UP = 120, 8  # rounds of a measurement, unless its time limit comes first, and before them
 UNKNOWN_SPEEDUP = 2.0  # of a target that states no speed
 ATTEMPTS = 2  # finished models of a recover target, usually

@@ -159,9 +159,17 @@ def _milliseconds_text(measured: dict[str, Any], signs: Signs) -> str:
 def _time_lines(family: Family, signs: Signs) -> Iterator[str]:
     """Say what the milliseconds are of, once for each kind of inputs; reports of 0.1 do not tell it."""
     inputs = [
-        inputs_text(member.metrics.get("environment") or {})
+        _inputs_text(member.metrics.get("environment") or {})
         for member in family
         if (member.metrics["measured"] or {}).get("dense_seconds") is not None
     ]
     for text in dict.fromkeys(filter(None, inputs)):
-        yield f"ms: one call of the dense {signs.becomes} the compressed model; {text}"
+        yield f"ms: time of one call, dense {signs.becomes} compressed; {text}"
+
+
+def _inputs_text(environment: dict[str, Any]) -> str:
+    """Describe the measured inputs; of several lengths, the mean counts, and for generation the median."""
+    details = environment.get("details") or {}
+    figures = {"input lengths": "their mean", "prompt lengths": "their median"}
+    figure = next((figures[name] for name in figures if len(str(details.get(name, "")).split()) > 1), "")
+    return ", ".join(filter(None, [inputs_text(environment), figure]))

@@ -117,6 +117,8 @@ def _reason(rounds: int, last: FitRound, target: float, speed: Speed) -> str:
     if last.following == "same":
         return f"the same model again: {known}, which is not certain enough for {speed(target)}"
     size = "smaller" if last.following == "cheaper" else "larger"
+    if abs(last.expected - target) <= half:  # it is corrected nevertheless, since the miss is not small
+        return f"a {size} model: {known}, more than 1 % off the {speed(target)} that is wanted"
     return f"a {size} model: {known}, and {speed(target)} is wanted"
 
 
