@@ -33,6 +33,7 @@ SHORT = {
     },
     "profile": {"--profile-seconds": "0.5", "--threads": "1"},
     "benchmark": {"--max-seconds": "0.2"},
+    "finetune": {"--steps": "1", "--batch-size": "8"},
 }
 SHORT_TRAINING = {"--steps-per-target": "1", "--dense-steps": "1", "--train-batch-size": "8"}
 REPLACED = {
