@@ -225,5 +225,6 @@ def test_a_dry_run_says_which_clock_its_estimates_are_of(options: dict[str, Any]
     text = plan(Options(**options), Silent())
     assert "estimated CPU time of all threads:" in text
     assert "  search: " in text
+    assert "models are measured for each target; it can be one to three" in text  # what is not known before
     assert "  total: " in text
     assert not Path(options["output"]).exists()

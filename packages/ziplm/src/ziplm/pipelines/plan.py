@@ -9,6 +9,7 @@ from latency_profiler import LatencyTable
 from ziplm.options.options import Options
 from ziplm.options.targets import Target
 from ziplm.pipelines import common_steps
+from ziplm.pipelines.cost_model import FIT_ROUNDS
 from ziplm.pipelines.estimates import Estimates, estimate
 from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.probe import probe
@@ -24,6 +25,7 @@ from ziplm.stages.workload import describe
 
 ROUGH_TABLE_SECONDS = 10.0  # time limit for measuring the rough table
 TRAINING_MEMORY = 4  # weights, gradients and the optimizer's two averages, each as large as the model
+REMARKS = {"fit": f" (if {FIT_ROUNDS:g} models are measured for each target; it can be one to three)"}
 BUSY = 1.2  # wall time over CPU time above which both are stated
 
 
@@ -125,7 +127,7 @@ def _time_lines(estimates: Estimates) -> list[str]:
         total += f"; about {wall} by the clock if the machine stays as busy as now"
     return [
         f"estimated {estimates.clock}{' of all threads' if estimates.clock == 'CPU time' else ''}:",
-        *(f"  {stage}: {duration(seconds)}" for stage, seconds in stages.items()),
+        *(f"  {stage}: {duration(seconds)}{REMARKS.get(stage, '')}" for stage, seconds in stages.items()),
         total,
     ]
 
