@@ -11,7 +11,7 @@ from ziplm.pipelines.common_steps import make_choices
 from ziplm.pipelines.cost_model import FIT_ROUNDS, CostModel
 from ziplm.pipelines.estimates import Estimates, estimate
 from ziplm.pipelines.loading import load_start
-from ziplm.pipelines.plan import plan
+from ziplm.pipelines.plan import plan, time_lines
 from ziplm.pipelines.probe import probe
 from ziplm.pipelines.units import UnitTimes, padded_tokens
 from ziplm.runs.folder import Run
@@ -225,6 +225,13 @@ def test_a_dry_run_says_which_clock_its_estimates_are_of(options: dict[str, Any]
     text = plan(Options(**options), Silent())
     assert "estimated CPU time of all threads:" in text
     assert "  search: " in text
-    assert "models are measured for each target; it can be one to three" in text  # what is not known before
     assert "  total: " in text
     assert not Path(options["output"]).exists()
+
+
+def test_a_dry_run_says_that_the_rounds_of_a_fit_are_not_known_before() -> None:
+    lines = time_lines(Estimates({}, {"2x": {"search": 5.0, "fit": 24.0}}, "CPU time", waiting=1.0))
+    assert lines[1:3] == [
+        "  search: 5 s",
+        f"  fit: 24 s (if {FIT_ROUNDS:g} models are measured for each target; it can be one to three)",
+    ]

@@ -56,7 +56,7 @@ def plan(options: Options, reporter: Reporter) -> str:
         f"measured: {describe(start.setting)}",
         *dense_choices.reach_lines(),
         f"targets: {names}",
-        *_time_lines(estimates),
+        *time_lines(estimates),
         f"memory: about {_memory(start, columns) / 2**30:.1f} GiB",
         f"disk: about {_disk(start, columns, len(targets)) / 2**30:.1f} GiB",
     ]
@@ -118,7 +118,7 @@ class _Times(NamedTuple):
         return cls(time.perf_counter(), time.process_time())
 
 
-def _time_lines(estimates: Estimates) -> list[str]:
+def time_lines(estimates: Estimates) -> list[str]:
     """Return the time of each stage with all targets added up, and the total."""
     stages = {stage: seconds for stage, seconds in estimates.by_stage().items() if seconds}
     total = f"  total: {duration(estimates.total)}"
