@@ -150,7 +150,7 @@ def test_the_demo_of_a_decoder_compresses_it_for_both_regimes(
     inputs = {"throughput": {}, "generate": {"prompt_length": (4, 8), "new_tokens": 4}}
     monkeypatch.setattr("ziplm.cli.demos.REGIMES", inputs)
     demo = tmp_path / "gpt2"
-    ziplm.save(tiny_model("GPT2LMHeadModel"), demo / "dense", bare_tokenizer())
+    ziplm.save(tiny_model("GPT2LMHeadModel"), demo / "GPT2-reviews", bare_tokenizer())
     result = invoke("demo", "--model", "gpt2", "-o", tmp_path)
     assert result.exit_code == 0, result.output
     for regime in ("throughput", "generate"):

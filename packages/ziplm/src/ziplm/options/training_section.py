@@ -61,7 +61,7 @@ class FinetuneOptions(Section):
         None, "training", "Weight λ1 of the task's own loss.", unset="1 if there are labels, else 0"
     )
     logit_weight: Number = option(
-        1.0, "training", "Weight λ2 of the distillation of outputs; for embeddings, of 30 times their cosine."
+        1.0, "training", "Weight λ2 of the distillation of outputs; for embeddings, of their cosine distance."
     )
     token_weight: Number = option(
         0.5, "training", "Weight λ3 of the distillation of hidden states, token by token."

@@ -13,7 +13,7 @@ from ziplm.errors import BadRun, UsageError
 from ziplm.options.source import Source
 from ziplm.options.training import TrainingOptions, TrainingSummary
 from ziplm.runs.progress import Reporter
-from ziplm.stages.finetune import COSINE, distillation_loss, finetune
+from ziplm.stages.finetune import distillation_loss, finetune
 from ziplm.tasks import Task, make_task
 from ziplm.tasks.columns import UnknownLabel
 
@@ -51,8 +51,7 @@ def finetune_checkpoint(
         raise UsageError(error.message, f"correct the label, or {NEW_HEAD}") from error
     taught_by = None if teacher is None else made.load_model(teacher)
     if taught_by is not None and loss is None:
-        outputs = 1.0 if made.head.pooling is None else COSINE
-        loss = distillation_loss(made.head, task=0.0, outputs=outputs, token=0.5)
+        loss = distillation_loss(made.head, task=0.0, outputs=1.0, token=0.5)
     state = output.with_name(f"{output.name}-training")
     with reporter.stage("fine-tune") as advance:
         summary = finetune(

@@ -33,7 +33,6 @@ from ziplm.results.family import DENSE_TRAINING, family_report
 from ziplm.runs.folder import Run
 from ziplm.runs.workers import ALONE, Workers
 from ziplm.stages.finetune import (
-    COSINE,
     check_training,
     distillation_loss,
     finetune,
@@ -85,7 +84,7 @@ def distillation(start: Start) -> DistillationLoss:
         return distillation_loss(
             start.task.head,
             task=task,
-            outputs=options.logit_weight * (1.0 if start.task.head.pooling is None else COSINE),
+            outputs=options.logit_weight,
             token=options.token_weight,
             temperature=options.temperature,
         )

@@ -24,7 +24,6 @@ from ziplm.stages.training_folder import claim, identity, last_whole, state_of, 
 from ziplm.tasks.base import Features, Progress, Task
 from ziplm.tasks.heads import LABELS, Head
 
-COSINE = 30.0  # weight of a cosine distance, which is small, where a loss between logits has weight 1
 _LOGS = 50  # approximate number of losses in the summary of a training
 
 
