@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from ziplm import BadRun, Options
+from ziplm.runs.marker import require_usable
 from ziplm.runs.opening import open_run
 
 OPEN = """
@@ -76,6 +77,22 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
         opener.process.kill()
         opener.process.wait()
         open_here(tmp_path)
+
+
+def test_a_folder_that_another_process_makes_just_now_is_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, look = tmp_path / "run", Path.is_dir
+
+    def is_dir(path: Path) -> bool:
+        found = look(path)
+        if path == folder and not found:
+            folder.mkdir()  # after this look
+        return found
+
+    monkeypatch.setattr(Path, "is_dir", is_dir)
+    require_usable(folder)
+    assert look(folder)
 
 
 def test_of_six_processes_one_wins(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def require_usable(folder: Path) -> None:
     if folder.is_dir():
         if not _is_new(folder):
             _require_own(folder)
-    elif folder.exists() or folder.is_symlink():
+    elif folder.is_symlink() or (folder.exists() and not folder.is_dir()):  # another process may just make it
         raise BadRun(f"{folder} is not a folder", "choose another --output")
 
 
