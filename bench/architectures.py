@@ -10,23 +10,21 @@ of corrections, judged on misspelt words. FOLDER is that of bench/models.py, the
 bench/architectures.txt. Unknown options are passed on to `ziplm compress`.
 """
 
-import argparse
 import json
 import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness import announce
 from models import BUILD, write_lines
 from packaged_models import OUTSIDE, packaged_model
 from run_inputs import INPUTS, excerpt, sentences
 from run_tables import family_table, generation_table, members, print_markdown, speedup
-from runs import GENERATE, ONE_THREAD, SHORT, UP_TO_3, WIKITEXT, Experiment, here, run
+from runs import GENERATE, ONE_THREAD, SHORT, UP_TO_3, WIKITEXT, Experiment, here, main, run
 from ziplm.files import read_json, write_json
 
 MPNET, MINILM = "all-mpnet-base-v2", "all-MiniLM-L6-v2"
@@ -167,26 +165,15 @@ def answer(*arguments: str) -> Any:
     return json.loads(ended.stdout)
 
 
-def main() -> None:
-    """Run what is missing, then print the results."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("experiment", choices=EXPERIMENTS)
-    parser.add_argument("--data", type=Path, required=True, help="folder with the published datasets")
-    parser.add_argument("--report", action="store_true", help="print the results so far, run nothing")
-    options, more = parser.parse_known_args()
-    experiment, folder = EXPERIMENTS[options.experiment], BUILD / "architectures" / options.experiment
-    announce(f"ziplm compress: {options.experiment}", "ziplm", "torch", "transformers")
-    if not options.report:
-        if options.experiment == "mpnet":
-            measure_minilm(folder, options.data)
-        run(experiment, folder, options.data, more, lambda name, _: packaged_model(name), OWN_INPUTS)
-    experiment.table(folder)
+def run_packaged(experiment: Experiment, folder: Path, data: Path, more: Sequence[str]) -> None:
+    """Run an experiment on packaged weights; MiniLM stands beside MPNet."""
+    if experiment.model == MPNET:
+        measure_minilm(folder, data)
+    run(experiment, folder, data, more, lambda name, _: packaged_model(name), OWN_INPUTS)
 
 
 if __name__ == "__main__":
     try:
-        main()
+        main(__doc__, EXPERIMENTS, "architectures", run_packaged)
     except subprocess.CalledProcessError as error:  # ziplm has printed the error
         sys.exit(error.returncode)

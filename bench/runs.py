@@ -66,6 +66,9 @@ class Experiment:
     profiled: bool = False
 
 
+Runner = Callable[[Experiment, Path, Path, Sequence[str]], None]
+
+
 def repeated(option: str, values: Sequence[float]) -> tuple[str, ...]:
     """Return an option repeated for each of several values."""
     return tuple(word for value in values for word in (option, f"{value:g}"))
@@ -199,16 +202,28 @@ def here(path: Path) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def main() -> None:
-    """Run what is missing, then print the results."""
+def main(
+    description: str | None = __doc__,
+    experiments: Mapping[str, Experiment] = EXPERIMENTS,
+    place: str = "runs",
+    run: Runner = run,
+) -> None:
+    """Run what is missing of the experiment that the command line names, then print its results.
+
+    Args:
+        description: the text of the help page.
+        experiments: the experiments to choose from, by name.
+        place: folder of the results below build/.
+        run: carries out an experiment, given its folder, the data and further options of `ziplm compress`.
+    """
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("experiment", choices=EXPERIMENTS)
+    parser.add_argument("experiment", choices=experiments)
     parser.add_argument("--data", type=Path, required=True, help="folder with the published datasets")
     parser.add_argument("--report", action="store_true", help="print the results so far, run nothing")
     options, more = parser.parse_known_args()
-    experiment, folder = EXPERIMENTS[options.experiment], BUILD / "runs" / options.experiment
+    experiment, folder = experiments[options.experiment], BUILD / place / options.experiment
     announce(f"ziplm compress: {options.experiment}", "ziplm", "torch", "transformers")
     if not options.report:
         run(experiment, folder, options.data, more)

@@ -1,4 +1,4 @@
-"""What tests of faults share: the runs, commands in processes of their own, and how runs are compared."""
+"""Runs, commands in processes of their own, and comparisons of run folders, for all tests of faults."""
 
 import json
 import os

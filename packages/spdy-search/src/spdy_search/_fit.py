@@ -21,7 +21,7 @@ FINE_ENOUGH = 0.03  # half of an interval, relative to the target, above which a
 REPAIRS = 4  # attempts at a budget whose repaired levels are expected to meet the target
 
 Following = Literal["stop", "same", "cheaper", "better"]
-"""What follows from a round: nothing, the same levels again, cheaper levels, or ones with a smaller prior."""
+"""The step after a round: stop, measure the same levels again, or measure cheaper ones or ones with a smaller prior."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class _Fit:
     def _following(
         self, levels: Levels, known: Estimate, measured: Measurement
     ) -> tuple[Following, Levels | None]:
-        """What follows after `levels`, and the levels to measure next."""
+        """Return the step after a round with these levels, and the levels to measure next, or None."""
         following: Following
         if self._too_slow(known):
             following, corrected = "cheaper", self._cheaper_levels(levels, measured.value)

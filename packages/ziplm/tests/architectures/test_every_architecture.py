@@ -5,8 +5,6 @@ combinations are tried with ``pytest -m grid``.
 """
 
 import copy
-import json
-import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,6 +19,7 @@ from ziplm.architectures.inspection import inspect
 from ziplm.architectures.registry import architecture_of, positions_of
 from ziplm.architectures.watching import Seen, watched
 from ziplm.architectures.zip_classes import MODELLING_FILES, zip_classes
+from ziplm_elsewhere import assert_load_without_ziplm
 from ziplm_models import (
     DECODERS,
     HIDDEN,
@@ -152,43 +151,9 @@ def test_a_checkpoint_loads_with_auto_classes_and_with_ziplm(name: str, tmp_path
     assert inspect(tmp_path / "small") == inspect(model)
 
 
-# Runs in a process in which ziplm cannot be imported, and prints the outputs of all checkpoints.
-WITHOUT_ZIPLM = """
-import copy, json, sys
-sys.modules["ziplm"] = None
-import torch, transformers
-made = {}
-for name, (folder, auto, batch) in json.load(sys.stdin).items():
-    model = getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True).eval()
-    assert type(model).__module__.startswith("transformers_modules"), type(model)
-    inputs = {key: torch.tensor(value) for key, value in batch.items()}
-    made[name] = copy.deepcopy(model)(**inputs)[0].double().flatten().tolist()
-json.dump(made, sys.stdout)
-"""
-
-
 def test_checkpoints_load_without_ziplm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given, expected = {}, {}
-    for name in MAIN:
-        model = shrunk_model(name, "a whole layer", attentions_of(name)[-1])
-        save(model, tmp_path / name)
-        auto = sys.modules[type(model).__module__].AUTO_CLASSES[type(model)]
-        batch = tokens_for(name)
-        given[name] = (str(tmp_path / name), auto, {key: value.tolist() for key, value in batch.items()})
-        expected[name] = outputs_of(copy.deepcopy(model), batch)[0].double().flatten()
-    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    result = subprocess.run(
-        [sys.executable, "-c", WITHOUT_ZIPLM],
-        input=json.dumps(given),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    for name, values in json.loads(result.stdout).items():
-        got = torch.tensor(values, dtype=torch.float64)
-        torch.testing.assert_close(got, expected[name], rtol=1e-5, atol=1e-5)
+    models = {name: shrunk_model(name, "a whole layer", attentions_of(name)[-1]) for name in MAIN}
+    assert_load_without_ziplm(models, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("pattern", ["nothing", "heads and columns", "first attention", "everything"])

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from ziplm.architectures.layer_dropping import keep_layers
 from ziplm.architectures.registry import architecture_of
 from ziplm.stages.export import export_onnx
 from ziplm.stages.export_check import check_exported
+from ziplm_elsewhere import assert_load_without_ziplm
 from ziplm_models import VOCABULARY, attentions_of, outputs_of, tiny_model, tokens_for
 from ziplm_widths import NARROWING, ROTARY, make_width_traces, wide_model
 
@@ -133,43 +133,11 @@ def test_a_checkpoint_with_narrower_heads_loads_with_auto_classes_and_with_ziplm
     assert (found.heads, found.head_widths) == ([1, 2, 1], [4, 8, 8])
 
 
-# Runs in a process in which ziplm cannot be imported, and prints the outputs of all checkpoints.
-WITHOUT_ZIPLM = """
-import json, sys
-sys.modules["ziplm"] = None
-import torch, transformers
-made = {}
-for name, (folder, auto, batch) in json.load(sys.stdin).items():
-    model = getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True).eval()
-    inputs = {key: torch.tensor(value) for key, value in batch.items()}
-    made[name] = model(**inputs)[0].double().flatten().tolist()
-json.dump(made, sys.stdout)
-"""
-
-
 def test_checkpoints_with_narrower_heads_load_without_ziplm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, expected = {}, {}
-    for name in MAIN:
-        model = narrow_model(name, attention=attentions_of(name)[-1])
-        save(model, tmp_path / name)
-        auto = sys.modules[type(model).__module__].AUTO_CLASSES[type(model)]
-        batch = tokens_for(name)
-        given[name] = (str(tmp_path / name), auto, {key: value.tolist() for key, value in batch.items()})
-        expected[name] = outputs_of(model, batch)[0].double().flatten()
-    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_ZIPLM],
-        input=json.dumps(given),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    for name, values in json.loads(done.stdout).items():
-        got = torch.tensor(values, dtype=torch.float64)
-        torch.testing.assert_close(got, expected[name], rtol=1e-5, atol=1e-5)
+    models = {name: narrow_model(name, attention=attentions_of(name)[-1]) for name in MAIN}
+    assert_load_without_ziplm(models, tmp_path, monkeypatch)
 
 
 def test_a_checkpoint_from_before_narrower_heads_loads(tmp_path: Path) -> None:

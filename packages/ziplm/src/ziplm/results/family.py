@@ -36,7 +36,7 @@ class Member:
 
     @property
     def sizes(self) -> dict[str, list[int | list[int]]]:
-        """What is left of each layer, by kind of branch: heads for "attention", columns for "ffn".
+        """Size of each layer's branches, by kind: remaining heads for "attention", columns for "ffn".
 
         If heads may be narrower than in the dense model, it is a list of their number and their width.
         """

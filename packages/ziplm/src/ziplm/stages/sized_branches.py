@@ -34,7 +34,7 @@ class Call:
 
 
 class MeasuredSizes(NamedTuple):
-    """What a latency curve is measured from.
+    """The sizes of branches from which one latency curve is measured.
 
     Attributes:
         kind: kind of the branches.
