@@ -2,12 +2,13 @@
 
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import ziplm
 from models import BUILD, DIVIDED, RECIPES, language_model, make, pretrained, write_lines
 
-SENTENCES, LINES = 2000, 50
+SENTENCES, CORPUS, LINES = 2000, 20_000, 50
 WORDS = range(8, 41)  # allowed lengths of a sentence
 SPACED = {
     " @-@ ": "-",
@@ -42,9 +43,9 @@ def dense_model(name: str, data: Path) -> Path:
     return folder
 
 
-def sentences(data: Path) -> Path:
+def sentences(data: Path, count: int = SENTENCES) -> Path:
     """Return a file of sentences drawn from all of WikiText-2, one on each line."""
-    path = BUILD / "data" / f"wikitext-{SENTENCES}-sentences.txt"
+    path = BUILD / "data" / f"wikitext-{count}-sentences.txt"
     if not path.exists():
         lines = (data / "wikitext-2" / "train.txt").read_text(encoding="utf-8").splitlines()
         found = [
@@ -54,7 +55,7 @@ def sentences(data: Path) -> Path:
             for sentence in line.strip().removesuffix(".").split(" . ")
             if len(sentence.split()) in WORDS and "<unk>" not in sentence
         ]
-        chosen = sorted(random.Random(0).sample(range(len(found)), SENTENCES))
+        chosen = sorted(random.Random(0).sample(range(len(found)), count))
         write_lines(path, [found[index] for index in chosen])
     return path
 
@@ -68,7 +69,11 @@ def excerpt(data: Path, count: int = LINES) -> Path:
     return path
 
 
-INPUTS: dict[str, Callable[[Path], Path]] = {"sentences": sentences, "excerpt": excerpt}
+INPUTS: dict[str, Callable[[Path], Path]] = {
+    "sentences": sentences,
+    "corpus": partial(sentences, count=CORPUS),  # to train on
+    "excerpt": excerpt,
+}
 
 
 def plain(sentence: str) -> str:

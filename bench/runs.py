@@ -37,6 +37,7 @@ BRIEF = ("--calibration-samples", "64", "--search-samples", "16", "--evaluations
 LONG = ("--profile-seconds", "240", "--measure-seconds", "90")
 ONNXRUNTIME = ("--engine", "onnxruntime", "--alternatives")
 INT8 = (*ONNXRUNTIME, "--quantize", "int8")
+GRADUAL = ("--mode", "gradual", "--steps", "600")
 BATCHES, SINGLE = ("--batch-size", "8"), ("--regime", "latency", "--input-length", "32")
 GENERATE = "--regime generate --new-tokens 32 --prompt-length 16 --prompt-length 32 --prompt-length 64"
 
@@ -96,6 +97,21 @@ EXPERIMENTS = {
             "openvino-int8-8x128": ("--speedup", "4", *BATCHES, *INT8, "--engine", "openvino"),
             "onnxruntime-8x128": (*repeated("--speedup", (2, 3, 4)), *BATCHES, *ONNXRUNTIME),
         },
+        alternatives_table,
+    ),
+    "engines-gradual": Experiment(
+        AS_IT_COMES,
+        "embedding",
+        "{corpus}",
+        "{data}/STS-B/dev.tsv",
+        {"onnxruntime-int8-8x128": (*repeated("--speedup", (4, 6)), *BATCHES, *INT8, *GRADUAL)},
+        alternatives_table,
+    ),
+    "engines-sst2": Experiment(
+        "minilm-sst2",
+        "sst2",
+        *HELD_OUT,
+        {"onnxruntime-int8-8x128": (*repeated("--speedup", (4, 6)), *BATCHES, *INT8, *GRADUAL)},
         alternatives_table,
     ),
     "squad": Experiment(
