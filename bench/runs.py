@@ -37,7 +37,7 @@ BRIEF = ("--calibration-samples", "64", "--search-samples", "16", "--evaluations
 LONG = ("--profile-seconds", "240", "--measure-seconds", "90")
 ONNXRUNTIME = ("--engine", "onnxruntime", "--alternatives")
 INT8 = (*ONNXRUNTIME, "--quantize", "int8")
-GRADUAL = ("--mode", "gradual", "--steps", "600")
+GRADUAL = ("--mode", "gradual", "--steps-per-target", "600")
 BATCHES, SINGLE = ("--batch-size", "8"), ("--regime", "latency", "--input-length", "32")
 GENERATE = "--regime generate --new-tokens 32 --prompt-length 16 --prompt-length 32 --prompt-length 64"
 
