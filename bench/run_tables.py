@@ -13,7 +13,6 @@ from ziplm.pipelines.loading import load_start
 from ziplm.results.alternatives_table import compared_models, headings
 from ziplm.results.run_data import read_run
 from ziplm.results.sizes import sizes_text
-from ziplm.results.table import speed_text
 from ziplm.results.texts import environment_text
 from ziplm.runs.folder import Run
 
@@ -28,6 +27,14 @@ def members(run: Path) -> list[dict[str, Any]]:
 def speedup(member: dict[str, Any]) -> float:
     """Return the measured speedup of a member, or the predicted one if nothing was measured."""
     return float((member["measured"] or member["predicted"])["speedup"])
+
+
+def speed_cell(member: dict[str, Any]) -> str:
+    """Format the measured speedup of a member with its interval, in one line."""
+    measured = member["measured"]
+    if measured is None:
+        return f"~{speedup(member):.2f}x predicted"
+    return f"{measured['speedup']:.2f}x [{measured['low']:.2f}, {measured['high']:.2f}]"
 
 
 def judge_all(folder: Path, file: Path) -> None:
@@ -87,7 +94,7 @@ def family_table(folder: Path) -> None:
             now = (f"{member['metrics']['compressed'][split][name]:.4f}" for member in family)
             rows.append([f"{name}, {split}", f"{value:.4f}", *now])
     rows += [
-        ["speedup, measured [99 % interval]", "1", *map(speed_text, family)],
+        ["speedup, measured [99 % interval]", "1", *map(speed_cell, family)],
         ["layers' parameters", "100 %", *(f"{parameters_left(member):.0%}" for member in family)],
         ["heads/width of each layer", "", *(sizes_text(member["sizes"]) for member in family)],
     ]
@@ -170,7 +177,7 @@ def generation_table(folder: Path) -> None:
                 f"{tokens / measured['dense_seconds']:.1f}",
                 f"{wanted * tokens / measured['dense_seconds']:.1f}",
                 f"{tokens / measured['seconds']:.1f}",
-                speed_text(member),
+                speed_cell(member),
                 f"{measured['speedup'] / wanted - 1:+.1%}",
                 f"{member['predicted']['speedup']:.2f}x",
             ]
@@ -197,3 +204,17 @@ def alternatives_table(folder: Path) -> None:
         run = read_run(path.parent)
         print(f"\n{run.label}: {environment_text(run.reports[0]['environment'])}")
         print_markdown(headings(run), [row.texts() for row in compared_models(run)])
+
+
+def targets_table(folder: Path) -> None:
+    """Print, for each run, the measured speed of its members beside the speed that was asked for."""
+    rows = []
+    for run in sorted(path.parent for path in folder.glob("*/config.toml")):
+        for member in members(run):
+            asked, measured = member["target"]["value"], member["measured"]
+            inside = "yes" if measured["low"] <= asked <= measured["high"] else "no"
+            difference = f"{measured['speedup'] / asked - 1:+.1%}"
+            rows.append([run.name, f"{asked:g}x", speed_cell(member), difference, inside])
+    print_markdown(
+        ["engine", "asked for", "measured [99 % interval]", "difference", "asked in interval"], rows
+    )

@@ -26,6 +26,7 @@ from run_tables import (
     generation_table,
     judge_all,
     sparsity_table,
+    targets_table,
 )
 
 ONE_THREAD = ("--threads", "1", "--clock", "cpu")
@@ -37,6 +38,13 @@ BRIEF = ("--calibration-samples", "64", "--search-samples", "16", "--evaluations
 LONG = ("--profile-seconds", "240", "--measure-seconds", "90")
 ONNXRUNTIME = ("--engine", "onnxruntime", "--alternatives")
 INT8 = (*ONNXRUNTIME, "--quantize", "int8")
+# Where speeds matter and the quality does not.
+QUICK = (*BRIEF, "--no-refit")
+TARGETED = [
+    ("openvino", ("--engine", "openvino")),
+    ("openvino-int8", ("--engine", "openvino", "--quantize", "int8")),
+    ("compile", ("--engine", "compile")),
+]
 GRADUAL = ("--mode", "gradual", "--steps-per-target", "600")
 BATCHES, SINGLE = ("--batch-size", "8"), ("--regime", "latency", "--input-length", "32")
 GENERATE = "--regime generate --new-tokens 32 --prompt-length 16 --prompt-length 32 --prompt-length 64"
@@ -98,6 +106,14 @@ EXPERIMENTS = {
             "onnxruntime-8x128": (*repeated("--speedup", (2, 3, 4)), *BATCHES, *ONNXRUNTIME),
         },
         alternatives_table,
+    ),
+    "engines-targets": Experiment(
+        AS_IT_COMES,
+        "embedding",
+        "{sentences}",
+        "{data}/STS-B/dev.tsv",
+        {name: (*repeated("--speedup", (2, 3, 4)), *BATCHES, *options, *QUICK) for name, options in TARGETED},
+        targets_table,
     ),
     "engines-gradual": Experiment(
         AS_IT_COMES,
