@@ -21,7 +21,7 @@ FINE_ENOUGH = 0.03  # half of an interval, relative to the target, above which a
 REPAIRS = 4  # attempts at a budget whose repaired levels are expected to meet the target
 
 Following = Literal["stop", "same", "cheaper", "better"]
-"""The step after a round: stop, measure the same levels again, or measure cheaper ones or ones with a smaller prior."""
+"""What follows a round: stop, or measure the same levels again, cheaper ones or ones with a smaller prior."""
 
 
 @dataclass(frozen=True)
