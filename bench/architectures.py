@@ -4,10 +4,11 @@
     python bench/architectures.py mpnet --data FOLDER --report   # only prints the results so far
 
 mpnet: all-mpnet-base-v2 as embedder, calibrated on sentences without labels, beside all-MiniLM-L6-v2, which
-is what people take when it is too slow. smollm2: SmolLM2-135M, once for throughput and once for generation;
-its weights were stored in 4 bits, so its perplexity is not that of the published model. distilbert: a tagger
-of corrections, judged on misspelt words. FOLDER is that of bench/models.py, the weights are those of
-bench/architectures.txt. Unknown options are passed on to `ziplm compress`.
+is what people take when it is too slow; mpnet-gradual also trains it, without labels. smollm2: SmolLM2-135M,
+once for throughput and once for generation; its weights were stored in 4 bits, so its perplexity is not that
+of the published model. distilbert: a tagger of corrections, judged on misspelt words. FOLDER is that of
+bench/models.py, the weights are those of bench/architectures.txt. Unknown options are passed on to
+`ziplm compress`.
 """
 
 import json
@@ -24,13 +25,14 @@ from models import BUILD, write_lines
 from packaged_models import OUTSIDE, packaged_model
 from run_inputs import INPUTS, excerpt, sentences
 from run_tables import family_table, generation_table, members, print_markdown, speedup
-from runs import GENERATE, ONE_THREAD, SHORT, UP_TO_3, WIKITEXT, Experiment, here, main, run
+from runs import GENERATE, ONE_THREAD, SHORT, UP_TO_3, WIKITEXT, Experiment, here, main, repeated, run
 from ziplm.files import read_json, write_json
 
 MPNET, MINILM = "all-mpnet-base-v2", "all-MiniLM-L6-v2"
 LINES = 400  # of WikiText-2's validation text: all of it would take hours with SmolLM2
 HELD_OUT = 500  # sentences that the tagger is judged on
 LIMITED = ("--profile-seconds", "120", "--measure-seconds", "60")
+TRAINED = ("--mode", "gradual", *repeated("--speedup", (2, 3)), "--train-minutes", "15")
 FEW = ("--calibration-samples", "128", "--search-samples", "32", "--evaluations", "24")
 # Words that writers confuse, and what is written instead; the tagger knows how to correct each of them.
 CONFUSED = {
@@ -113,6 +115,14 @@ EXPERIMENTS = {
         "{sentences}",
         "{data}/STS-B/dev.tsv",
         {"run": (*UP_TO_3["run"], *SHORT, *LIMITED)},
+        embedder_table,
+    ),
+    "mpnet-gradual": Experiment(
+        MPNET,
+        "embedding",
+        "{corpus}",
+        "{data}/STS-B/dev.tsv",
+        {"run": (*TRAINED, *SHORT, *LIMITED)},
         embedder_table,
     ),
     "smollm2": Experiment(

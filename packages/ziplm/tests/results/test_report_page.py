@@ -107,7 +107,7 @@ def test_alternatives_have_letters_in_the_chart_and_a_table_that_explains_them(t
     for words in (
         "mark alternative speedup, 99 % interval accuracy, 95 % interval on disk what it is",
         "A dense + int8 2.20x [2.18, 2.23] 0.9197 ±0.0207 110 MB The dense model with weights",
-        "B 6 of 12 layers 1.93x 0.893 – Every second layer removed.",
+        "B 6 of 12 layers 1.93x 0.8930 – Every second layer removed.",
         "– something else – – –",
         "A: dense + int8 alternative 2.20x",
     ):

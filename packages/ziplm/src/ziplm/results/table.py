@@ -8,7 +8,7 @@ from rich.table import Table
 
 from ziplm.results.family import Family, Member, family_text
 from ziplm.results.sizes import sizes_text
-from ziplm.results.texts import inputs_text
+from ziplm.results.texts import four_digits, inputs_text
 
 
 class Signs(NamedTuple):
@@ -112,7 +112,7 @@ def metric_texts(metric: dict[str, Any], signs: Signs = SIGNS) -> tuple[str, str
 
 def difference_text(metric: dict[str, Any]) -> str:
     """Format the metric of both models, and the interval of their difference if there is one."""
-    text = f"{metric['name']} {metric['compressed']:.4g}, dense {metric['dense']:.4g}"
+    text = f"{metric['name']} {four_digits(metric['compressed'])}, dense {four_digits(metric['dense'])}"
     difference = metric.get("difference_interval")
     if difference is None:
         return text
@@ -123,7 +123,7 @@ def difference_text(metric: dict[str, Any]) -> str:
 def value_text(value: float, interval: Sequence[float] | None, signs: Signs = SIGNS) -> str:
     """Format a value as ``0.8270 ±0.0061``, with the distance to the farther end of its interval."""
     if interval is None:
-        return f"{value:.4g}"
+        return four_digits(value)
     distance = max(value - interval[0], interval[1] - value)
     whole_digits = len(str(int(abs(value))))
     if whole_digits > 4:

@@ -14,7 +14,12 @@ def number_text(value: Any, unit: str = "") -> str:
     """Format a number with four digits, and a speedup (unit "x") with two decimals; a dash for None."""
     if not finite([value]):
         return NONE
-    return f"{value:.2f}x" if unit == "x" else f"{value:.4g}{unit}"
+    return f"{value:.2f}x" if unit == "x" else f"{four_digits(value)}{unit}"
+
+
+def four_digits(value: float) -> str:
+    """Format a number with four digits, zeros at its end included: ``0.8000``, ``20.94``, ``1234``."""
+    return f"{value:#.4g}".rstrip(".")
 
 
 def interval_text(value: Any, low: Any, high: Any, unit: str = "") -> str:
@@ -22,7 +27,7 @@ def interval_text(value: Any, low: Any, high: Any, unit: str = "") -> str:
     text = number_text(value, unit)
     if text == NONE or len(finite([low, high])) < 2:
         return text
-    ends = (f"{end:.2f}" if unit == "x" else f"{end:.4g}" for end in (low, high))
+    ends = (f"{end:.2f}" if unit == "x" else four_digits(end) for end in (low, high))
     return f"{text} [{', '.join(ends)}]"
 
 
