@@ -49,7 +49,7 @@ def printed(*members: Member, encoding: str = "utf-8") -> str:
         (27.312, (26.9, 27.5), "27.31 ±0.41"),
         (1234.5, (1200.0, 1300.0), "1234 ±66"),
         (1234567.0, (1e6, 1.3e6), "1.235e+06 ±2.3e+05"),
-        (0.827, None, "0.827"),
+        (0.827, None, "0.8270"),
         (27.312, None, "27.31"),
     ],
 )
@@ -95,7 +95,7 @@ def test_the_table_fits_80_columns_without_cutting_a_value(target: str, kind: st
 def test_a_report_without_intervals_is_printed_as_before() -> None:
     text = printed(member())
     assert "28.31" in text
-    assert "27.3 " in text
+    assert "27.30" in text
     assert not {"±", "≈"} & set(text)
     # A text of a single window has predictions, but no interval.
     missing = dict.fromkeys(("dense_interval", "interval", "difference_interval"))
