@@ -40,6 +40,7 @@ REPLACED = {
     "--device": "cpu",
     "--calibration-samples": "16",
     "--steps-per-target": "1",
+    "--train-minutes": "0.01",
     "--latency-table": "linear.json",
 }
 """Values of options that the documentation gives, and that take long, or a GPU, or a model of a real size."""
