@@ -5,13 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from latency_profiler import LatencyCurve, Timing
+from latency_profiler import Family, LatencyCurve, Timing
 from transformers import PreTrainedModel
 from ziplm import shrink
 from ziplm.architectures.registry import architecture_of
 from ziplm.options.setting import Setting
 from ziplm.stages.measure import compare_models
-from ziplm.stages.profile import Call, _without_branches, branch_calls, by_median, latency_table
+from ziplm.stages import profile
+from ziplm.stages.profile import Call, _with_groups, branch_calls, by_median, latency_table
 from ziplm_clock import count_products
 from ziplm_models import VOCABULARY, make_traces, removed_by, sizes_of, tiny_model
 
@@ -54,6 +55,34 @@ def test_a_table_predicts_what_is_measured(name: str, regime: dict[str, Any], pr
     measured = compare_models(models, setting, max_seconds=1e-3)
     for pattern, small in models.items():
         assert table.predict(sizes_of(small)) == pytest.approx(measured[pattern].seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize("overhead", [0.0, 1e-3, 1.0])
+@pytest.mark.parametrize("engine", ["onnxruntime", "eager"])
+def test_what_a_branch_costs_only_when_it_runs_alone_is_not_predicted(
+    engine: str, overhead: float, products: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in engines that run files, each measurement of a branch takes longer by the cost of a call."""
+    real = profile.profile_families
+
+    def with_calls(families: dict[str, Family], **settings: Any) -> dict[str, LatencyCurve]:
+        curves = real(families, **(settings | {"engine": "eager"}))
+        return {
+            name: curve if name.startswith("whole") else profile.less(curve, -overhead)
+            for name, curve in curves.items()
+        }
+
+    monkeypatch.setattr(profile, "profile_families", with_calls)
+    monkeypatch.setattr(profile, "run_in_engine", lambda model, *_, **__: model)
+    model = tiny_model(ENCODER)
+    models = {pattern: shrunk(model, pattern) for pattern in PATTERNS}
+    table = latency_table(model, counting(engine=engine), max_seconds=1e-3)
+    measured = compare_models(models, counting(), max_seconds=1e-3)
+    gaps = [table.predict(sizes_of(small)) / measured[name].seconds - 1 for name, small in models.items()]
+    if engine == "eager" and overhead == 1.0:
+        assert min(gaps) > 0.1  # the control: removed branches seem to take longer than the whole model
+    else:
+        assert gaps == pytest.approx([0.0] * len(gaps), abs=1e-9)
 
 
 def test_a_table_predicts_only_the_setting_it_was_measured_in(products: None) -> None:
@@ -119,7 +148,7 @@ def test_curves_of_medians_are_made_monotone() -> None:
 
 def test_a_model_without_branches_still_counts_the_tokens_in_its_cache() -> None:
     model = tiny_model(DECODER)
-    bare = _without_branches(model)
+    bare = _with_groups(model, {"attention": 0, "ffn": 0})
     prompts = torch.randint(3, VOCABULARY, (1, 5), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         first = bare(prompts[:, :3], use_cache=True)

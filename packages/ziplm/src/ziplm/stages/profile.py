@@ -1,20 +1,23 @@
 """Profile: the latency table, with the time of every size of every branch and of the rest of the model."""
 
+import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from latency_profiler import Family, LatencyCurve, LatencyTable, profile_families
+from latency_profiler import Family, LatencyCurve, LatencyTable, Timing, profile_families
 from transformers import PreTrainedModel
 
+from ziplm.architectures.base import Size
 from ziplm.architectures.branch_module import structure_copy
 from ziplm.architectures.registry import architecture_of
 from ziplm.architectures.surgery import leading_parts
 from ziplm.options.setting import Setting
 from ziplm.stages.engine import Samples, TableEngine, run_in_engine
+from ziplm.stages.levels import seconds_of
 from ziplm.stages.measure import measure
 from ziplm.stages.sized_branches import Call, measured_sizes, sized_branches
 from ziplm.stages.workload import (
@@ -84,6 +87,11 @@ def latency_table(
     branches removed, minus that of their remains. (The dense model's time minus that of its branches would be
     the difference of two large numbers, and mostly noise.)
 
+    In engines that run files, a branch alone takes longer than inside of a model, because its inputs and
+    outputs are copied, and no operation is fused with those of its neighbours. There, the fixed part follows
+    from the model with all branches at a quarter of their size. If these branches, measured one by one, take
+    longer than the whole model, the difference is that overhead, and is taken off all times of branches.
+
     Args:
         model: the model; it is moved to the setting's device and data type.
         setting: where and on which inputs to measure.
@@ -113,15 +121,18 @@ def latency_table(
         for curve, sizes in measured_curves.items()
         for call, family in sized_branches(model, setting, sizes, list(calls[curve])).items()
     }
+    groups = {
+        kind: math.ceil(measured_curves[kind].groups[0] / 4) if setting.runs_files else 0 for kind in kinds
+    }
     with kept_seed(setting), tempfile.TemporaryDirectory() as folder:
         tokens = {length: random_tokens([model], setting, length) for length in setting.shares}
         samples = [{"input_ids": ids, "attention_mask": torch.ones_like(ids)} for ids in tokens.values()]
-        bare = run_in_engine(
-            _without_branches(model), setting, Path(folder), quantize=setting.quantize, samples=samples
+        small = run_in_engine(
+            _with_groups(model, groups), setting, Path(folder), quantize=setting.quantize, samples=samples
         )
-        rest = generation(bare, setting.new_tokens) if setting.regime == "generate" else bare
+        whole = generation(small, setting.new_tokens) if setting.regime == "generate" else small
         for length, ids in tokens.items():
-            families[f"rest {length}"] = Family(lambda _: rest, [1], ids)
+            families[f"whole {length}"] = Family(lambda _: whole, [1], ids)
         measured = profile_families(
             families,
             rel_error=rel_error,
@@ -138,11 +149,24 @@ def latency_table(
         name: _weighted_sum([(measured[f"{name} {call}"], share) for call, share in calls[name].items()])
         for name in measured_curves
     }
-    bare_seconds = sum(share * measured[f"rest {length}"](1) for length, share in setting.shares.items())
-    remains = sum(curves[branch.kind](0) for branch in architecture.branches(model))
+    seconds = sum(share * measured[f"whole {length}"](1) for length, share in setting.shares.items())
     environment = environment_of(setting, model.config._attn_implementation)
     environment = replace(environment, details={**environment.details, **details})
-    return LatencyTable(environment, max(0.0, bare_seconds - remains), curves)
+    fixed = seconds - _branch_seconds(model, groups, LatencyTable(environment, 0.0, curves))
+    if setting.runs_files and fixed < 0:
+        overhead = -fixed / len(architecture.branches(model))
+        curves = {name: less(curve, overhead) for name, curve in curves.items()}
+    return LatencyTable(environment, max(0.0, fixed), curves)
+
+
+def _branch_seconds(model: PreTrainedModel, groups: Mapping[str, int], table: LatencyTable) -> float:
+    """Return the summed time of all branches with at most so many groups, by kind."""
+    architecture = architecture_of(model)
+    total = 0.0
+    for branch in architecture.branches(model):
+        kept = Size(min(branch.groups, groups[branch.kind]), branch.group_size)
+        total += seconds_of(table, branch.kind, kept, architecture.dense_size(model, branch.kind).width)
+    return total
 
 
 def quantized_speedup_in(table: LatencyTable) -> float:
@@ -176,6 +200,17 @@ def by_median(curve: LatencyCurve) -> LatencyCurve:
     return LatencyCurve.fit(curve.sizes, timings)
 
 
+def less(curve: LatencyCurve, overhead: float) -> LatencyCurve:
+    """Return a curve with a constant time taken off all sizes."""
+
+    def without(timing: Timing) -> Timing:
+        names = ("seconds", "low", "high", "minimum", "median", "maximum")
+        return replace(timing, **{name: max(0.0, getattr(timing, name) - overhead) for name in names})
+
+    seconds = tuple(max(0.0, value - overhead) for value in curve.seconds)
+    return LatencyCurve(curve.sizes, seconds, tuple(map(without, curve.timings)))
+
+
 def _weighted_sum(parts: Sequence[tuple[LatencyCurve, float]]) -> LatencyCurve:
     """Add up curves over the same sizes; a single curve is returned unchanged, with its timings."""
     first, share = parts[0]
@@ -185,12 +220,13 @@ def _weighted_sum(parts: Sequence[tuple[LatencyCurve, float]]) -> LatencyCurve:
     return LatencyCurve(first.sizes, tuple(seconds))
 
 
-def _without_branches(model: PreTrainedModel) -> PreTrainedModel:
-    """Return the model with all branches removed; everything else is shared."""
+def _with_groups(model: PreTrainedModel, groups: Mapping[str, int]) -> PreTrainedModel:
+    """Return the model with branches of at most so many groups, by kind; everything else is shared."""
     architecture = architecture_of(model)
-    bare: PreTrainedModel = structure_copy(model)  # type: ignore[assignment]
+    small: PreTrainedModel = structure_copy(model)  # type: ignore[assignment]
     for branch in architecture.branches(model):
-        layer = architecture.layers(model)[branch.layer]
-        architecture.install(bare, branch, leading_parts(layer, architecture.spec(model, branch), 0))
-    architecture.number_caches(bare)
-    return bare.eval()
+        layer, spec = architecture.layers(model)[branch.layer], architecture.spec(model, branch)
+        kept = min(branch.groups, groups[branch.kind])
+        architecture.install(small, branch, leading_parts(layer, spec, kept))
+    architecture.number_caches(small)
+    return small.eval()
