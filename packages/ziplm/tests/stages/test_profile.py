@@ -10,8 +10,8 @@ from transformers import PreTrainedModel
 from ziplm import shrink
 from ziplm.architectures.registry import architecture_of
 from ziplm.options.setting import Setting
-from ziplm.stages.measure import compare_models
 from ziplm.stages import profile
+from ziplm.stages.measure import compare_models
 from ziplm.stages.profile import Call, _with_groups, branch_calls, by_median, latency_table
 from ziplm_clock import count_products
 from ziplm_models import VOCABULARY, make_traces, removed_by, sizes_of, tiny_model
