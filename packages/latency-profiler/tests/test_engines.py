@@ -124,6 +124,16 @@ def files(folder: Path, x: torch.Tensor) -> dict[str, LoadedModel]:
     }
 
 
+def test_a_sample_without_all_inputs_is_refused(tmp_path: Path) -> None:
+    """OpenVINO would take what is in memory, and the scales of int8 would be anything."""
+    x = inputs()
+    onnx = export_onnx(lambda a, b: a + b, {"a": x, "b": x}, tmp_path / "model.onnx")
+    with pytest.raises(OptionError, match="a sample has no input b; give all inputs of the model"):
+        quantize_openvino(onnx, tmp_path / "int8.xml", [{"a": x, "b": x}, {"a": x}])
+    with pytest.raises(OptionError, match="a sample has 1 inputs; give all 2 of the model"):
+        quantize_openvino(onnx, tmp_path / "int8.xml", [[x]])
+
+
 def test_files_are_called_by_position_and_by_name(tmp_path: Path) -> None:
     x = inputs()
     models = files(tmp_path, x)

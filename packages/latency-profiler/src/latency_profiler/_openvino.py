@@ -207,6 +207,8 @@ def _quantize(model: Any, samples: Iterable[Mapping[str, Any] | Sequence[Any]]) 
     ]
     if not feeds:
         raise OptionError("there are no samples to calibrate with", "give at least one")
+    for feed in feeds:
+        _require_all_inputs(model, feed)
     try:
         with quiet_libraries():
             import nncf
@@ -219,6 +221,16 @@ def _quantize(model: Any, samples: Iterable[Mapping[str, Any] | Sequence[Any]]) 
             f"NNCF cannot quantise the model: {one_line(error)}",
             "check that the model runs in OpenVINO, or do without int8",
         ) from error
+
+
+def _require_all_inputs(model: Any, feed: dict[str, Array] | list[Array]) -> None:
+    """Refuse a sample without some input: OpenVINO would calibrate with whatever is in memory there."""
+    if isinstance(feed, dict):
+        absent = [port.any_name for port in model.inputs if not port.get_names() & feed.keys()]
+        require(not absent, f"a sample has no input {', '.join(absent)}", "give all inputs of the model")
+    else:
+        wanted = len(model.inputs)
+        require(len(feed) == wanted, f"a sample has {len(feed)} inputs", f"give all {wanted} of the model")
 
 
 def _compile(model: Any, threads: int | None, precision: str) -> tuple[Any, int]:

@@ -16,7 +16,7 @@ from ziplm.options.kinds import Quantize
 from ziplm.pipelines.values import Start
 from ziplm.runs.folder import Run
 from ziplm.stages.engine import Samples, exported_path, run_in_engine, write_exported
-from ziplm.tasks.heads import inputs_of
+from ziplm.stages.export_graph import file_inputs
 
 MOST_SAMPLES = 64  # inputs to calibrate with, where int8 needs them
 
@@ -71,4 +71,4 @@ def calibration_inputs(start: Start) -> Samples:
     if start.setting.engine != "openvino" or start.setting.quantize is None:
         return ()
     chosen = start.samples.calibration[:MOST_SAMPLES]
-    return [inputs_of(start.task.collate([features])) for features in chosen]
+    return [file_inputs(start.dense, start.task.collate([features])) for features in chosen]

@@ -7,7 +7,7 @@ and values of earlier tokens for each attention that is left.
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -214,3 +214,17 @@ def exportable(model: PreTrainedModel) -> Iterator[None]:
         model.config._attn_implementation = implementation
         for module, training in before:
             module.training = training
+
+
+def file_inputs(model: PreTrainedModel, given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the inputs by name of a model's exported file without a cache.
+
+    Args:
+        model: the model.
+        given: inputs by name, with `input_ids` at least; without a mask, no token is padding.
+    """
+    ids = given["input_ids"]
+    default = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if has_token_types(model):
+        default["token_type_ids"] = torch.zeros_like(ids)
+    return {name: given.get(name, value) for name, value in default.items()}

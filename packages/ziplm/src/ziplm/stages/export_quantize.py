@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ziplm.architectures.registry import positions_of
 from ziplm.errors import UsageError
-from ziplm.stages.export_graph import has_token_types
+from ziplm.stages.export_graph import file_inputs
 
 Scales = Literal["dynamic", "static"]
 """Whether scales of activations are computed for every input, or fixed from samples."""
@@ -97,11 +97,9 @@ def calibration_samples(
     if len(texts) < HELD_OUT:
         raise UsageError(f"there are {len(texts)} texts to calibrate on", "give 100 or more")
     length = min(MOST_TOKENS, positions_of(model.config))
-    names = ["input_ids", "attention_mask", *(["token_type_ids"] if has_token_types(model) else [])]
     step = max(1, len(texts) // MOST_SAMPLES)
     samples = []
     for text in texts[::step][:MOST_SAMPLES]:
         encoded: Any = tokenizer(text, truncation=True, max_length=length, return_tensors="pt")
-        zeros = torch.zeros_like(encoded["input_ids"])
-        samples.append({name: encoded.get(name, zeros) for name in names})
+        samples.append(file_inputs(model, encoded))
     return samples

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from latency_profiler import Family, LatencyCurve, LatencyTable, Timing, profile_families
 from transformers import PreTrainedModel
 
@@ -17,6 +16,7 @@ from ziplm.architectures.registry import architecture_of
 from ziplm.architectures.surgery import leading_parts
 from ziplm.options.setting import Setting
 from ziplm.stages.engine import Samples, TableEngine, run_in_engine
+from ziplm.stages.export_graph import file_inputs
 from ziplm.stages.levels import seconds_of
 from ziplm.stages.measure import measure
 from ziplm.stages.sized_branches import Call, measured_sizes, sized_branches
@@ -126,7 +126,7 @@ def latency_table(
     }
     with kept_seed(setting), tempfile.TemporaryDirectory() as folder:
         tokens = {length: random_tokens([model], setting, length) for length in setting.shares}
-        samples = [{"input_ids": ids, "attention_mask": torch.ones_like(ids)} for ids in tokens.values()]
+        samples = [file_inputs(model, {"input_ids": ids}) for ids in tokens.values()]
         small = run_in_engine(
             _with_groups(model, groups), setting, Path(folder), quantize=setting.quantize, samples=samples
         )
