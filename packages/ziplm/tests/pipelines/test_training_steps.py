@@ -73,5 +73,5 @@ def test_checks_take_a_small_part_of_the_training(
     asked: Recipe = replace(recipe, training=replace(recipe.training, max_steps=steps, batch_size=16))
     made = with_checks(asked, processes).training
     assert made.checkpoints == checks
-    assert made.patience == max(2, checks // 2)
+    assert made.patience == max(2, 4 * checks // 5)
     assert with_checks(replace(asked, apart=[]), processes).training == asked.training

@@ -13,7 +13,7 @@ from ziplm.errors import BadRun, UsageError
 from ziplm.options.training import Check, TrainingOptions, TrainingSummary
 from ziplm.stages.finetune import finetune
 from ziplm.stages.shrink import shrink
-from ziplm.stages.training_time import steps_within
+from ziplm.stages.training_trials import harmless_rate, steps_within
 from ziplm.tasks import Features
 from ziplm.tasks.heads import Classification
 from ziplm_finetune import Killed, same, weights
@@ -189,3 +189,33 @@ def test_a_time_becomes_a_number_of_steps_and_changes_nothing(tmp_path: Path) ->
     assert found[1] > 100
     assert same(weights(student), before)
     assert not list(tmp_path.iterdir())
+
+
+def tried(rate: float, folder: Path) -> float:
+    """The learning rate that trials of six steps choose; they leave model and folder as they were."""
+    student, teacher = pair()
+    before = weights(student)
+    task, features = JudgedTask(Classification()), samples(CLASSIFIER, 22)
+    options = replace(OPTIONS, learning_rate=rate)
+    apart = samples(CLASSIFIER, 40, seed=1)
+    chosen = harmless_rate(
+        6, student, task, features, options, teacher=teacher, loss=LOSS, folder=folder / "t", apart=apart
+    )
+    assert same(weights(student), before)
+    assert not list(folder.iterdir())
+    return chosen
+
+
+def test_the_highest_learning_rate_that_lowers_the_loss_is_chosen(tmp_path: Path) -> None:
+    chosen = tried(3.0, tmp_path)
+    assert chosen in [3.0 / 2, 3.0 / 4, 3.0 / 8, 3.0 / 16]
+    for number, rate in enumerate([2 * chosen, chosen]):
+        options = replace(OPTIONS, learning_rate=rate, max_steps=6, checkpoints=1)
+        first, last = train(*pair(), tmp_path / str(number), options).checks
+        assert (last.loss < first.loss) == (rate == chosen)
+    (tmp_path / "again").mkdir()
+    assert tried(chosen, tmp_path / "again") == chosen
+
+
+def test_a_learning_rate_is_not_lowered_for_ever(tmp_path: Path) -> None:
+    assert tried(1e-30, tmp_path) == 1e-30 / 16  # no weight changes, so that the loss is never lower

@@ -8,7 +8,7 @@ What int8 makes faster is not smaller: in torch, such a model takes longer by th
 from collections.abc import Sequence
 
 from ziplm.options.targets import Target
-from ziplm.options.training import CHECKED_AT_ONCE, checks_within
+from ziplm.options.training import CHECKED_AT_ONCE, checks_within, trial_steps
 from ziplm.pipelines.recover import STEPS
 from ziplm.pipelines.units import UnitTimes, padded_tokens
 from ziplm.pipelines.values import Start
@@ -25,6 +25,7 @@ FIT_ROUNDS = 2.4  # there are two or three, and rarely one
 ROUNDS, WARM_UP = 120, 8  # rounds of a measurement, unless its time limit comes first, and before them
 UNKNOWN_SPEEDUP = 2.0  # of a target that states no speed
 ATTEMPTS = 2  # finished models of a recover target, usually
+TRIALS = 2  # of learning rates, where none is given
 PRIORS = 3  # solutions that are tried even without a search
 
 
@@ -181,5 +182,9 @@ class CostModel:
             return training
         apart = self._start.samples.judging
         checks = 1 + checks_within(epochs * len(train), len(apart))  # one before the training
+        trial = trial_steps(round(updates))
+        if self._options.learning_rate is None and trial:
+            training *= 1 + TRIALS * trial / updates
+            checks += 2 * TRIALS
         passes = self._times.forward * (1 + 1 / self._in_torch(speedup))
         return training + checks * padded_tokens(apart, CHECKED_AT_ONCE) * passes

@@ -5,6 +5,7 @@ leaves open is decided here; bench/gradual.py measures these decisions.
 """
 
 import copy
+import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -26,6 +27,7 @@ from ziplm.options.training import (
     Check,
     TrainingOptions,
     checks_within,
+    trial_steps,
 )
 from ziplm.pipelines.loading import kept_apart, load_member
 from ziplm.pipelines.values import Start
@@ -39,10 +41,11 @@ from ziplm.stages.finetune import (
     has_labels,
     needs_teacher,
 )
-from ziplm.stages.training_time import steps_within
+from ziplm.stages.training_trials import harmless_rate, steps_within
 from ziplm.tasks.base import Features
 
-RATE_OF_WIDTH = 0.2  # learning rate times hidden size: 5.2e-4 for MiniLM, 3.1e-3 for a GPT2 of width 64
+# Highest learning rate times hidden size: 5.2e-4 for MiniLM, 3.1e-3 for a GPT2 of width 64.
+RATE_OF_WIDTH = 0.2
 DENSE_RATE = 8e-5  # learning rate of the dense model, whose head may be new: the paper's for BERT-base
 
 
@@ -137,7 +140,9 @@ def finetune_member(
         The summary of the training, as JSON values.
     """
     teacher = start.dense if needs_teacher(recipe.loss) else None
-    recipe = with_checks(_within_minutes(start, recipe, small, teacher, state, run), run.workers.world)
+    recipe = _within_minutes(start, recipe, small, teacher, state, run)
+    recipe = _with_rate(start, recipe, small, teacher, state, run)
+    recipe = with_checks(recipe, run.workers.world)
     metric = start.task.metric
 
     def note(check: Check) -> None:
@@ -207,18 +212,68 @@ def _as_steps(document: Any) -> int:
     return document
 
 
+def _with_rate(
+    start: Start,
+    recipe: Recipe,
+    small: PreTrainedModel,
+    teacher: PreTrainedModel | None,
+    state: Path,
+    run: Run,
+) -> Recipe:
+    """Try learning rates in short trainings, unless the user gave one; what is found is stored."""
+    steps = trial_steps(_optimizer_steps(recipe, run.workers.world))
+    if start.options.learning_rate is not None or not recipe.apart or not steps:
+        return recipe
+
+    def make() -> float:
+        with run.stage("finetune", "fine-tune: trying learning rates"):
+            return harmless_rate(
+                steps,
+                small,
+                start.task,
+                recipe.examples,
+                recipe.training,
+                teacher=teacher,
+                loss=recipe.loss,
+                folder=state / "trials",
+                apart=recipe.apart,
+            )
+
+    rate = run.stored(state / "learning-rate.json", make, parse=_as_rate)
+    run.reporter.note(f"fine-tune: the learning rate is {rate:.3g}")
+    return replace(recipe, training=replace(recipe.training, learning_rate=rate))
+
+
+def _as_rate(document: Any) -> float:
+    if not (isinstance(document, float) and 0 < document < math.inf):
+        raise ValueError("not a learning rate")
+    return document
+
+
 def with_checks(recipe: Recipe, processes: int) -> Recipe:
     """Choose how often the samples kept apart are checked, so that this takes a tenth of the time or so."""
     if not recipe.apart:
         return recipe
-    training = recipe.training
-    seen = training.epochs * len(recipe.examples)
-    if training.max_steps > 0:
-        seen = training.max_steps * training.batch_size * training.gradient_accumulation * processes
-    checks = checks_within(seen, len(recipe.apart))
+    checks = checks_within(_examples_seen(recipe, processes), len(recipe.apart))
     # The loss often falls only when the learning rate has fallen, so that patience must be long.
-    patience = max(FEWEST_CHECKS, checks // 2)
-    return replace(recipe, training=replace(training, checkpoints=checks, patience=patience))
+    patience = max(FEWEST_CHECKS, 4 * checks // 5)
+    return replace(recipe, training=replace(recipe.training, checkpoints=checks, patience=patience))
+
+
+def _examples_seen(recipe: Recipe, processes: int) -> float:
+    """Return how many examples a training sees, counting repetitions."""
+    training = recipe.training
+    if training.max_steps > 0:
+        return training.max_steps * _examples_per_step(recipe, processes)
+    return training.epochs * len(recipe.examples)
+
+
+def _optimizer_steps(recipe: Recipe, processes: int) -> int:
+    return round(_examples_seen(recipe, processes) / _examples_per_step(recipe, processes))
+
+
+def _examples_per_step(recipe: Recipe, processes: int) -> int:
+    return recipe.training.batch_size * recipe.training.gradient_accumulation * processes
 
 
 def train_dense(start: Start, recipe: Recipe, run: Run) -> Start:
