@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from ziplm.architectures.layer_dropping import evenly_spaced, keep_layers
 from ziplm.options.options import Options
 from ziplm.pipelines.loading import load_start
-from ziplm.pipelines.training_steps import make_recipe, with_checks
+from ziplm.pipelines.recipe import make_recipe, with_checks
 from ziplm.runs.folder import Run
 from ziplm.stages.finetune import finetune
 

@@ -22,7 +22,7 @@ from ziplm.options.targets import Target
 from ziplm.options.toml import load_options
 from ziplm.pipelines.common_steps import make_choices
 from ziplm.pipelines.loading import load_start
-from ziplm.pipelines.training_steps import training_options
+from ziplm.pipelines.recipe import training_options
 from ziplm.runs.folder import Run
 from ziplm.runs.workers import Workers
 from ziplm.stages.evaluate import divergences

@@ -12,7 +12,7 @@ from transformers import Trainer
 from ziplm.files import read_json
 from ziplm.options.toml import load_options
 from ziplm.pipelines.loading import load_start
-from ziplm.pipelines.training_steps import make_recipe
+from ziplm.pipelines.recipe import make_recipe
 from ziplm.runs.folder import Run
 from ziplm_gradual import gradual_options
 from ziplm_pipeline import lively_model

@@ -21,7 +21,7 @@ from ziplm.pipelines.alternatives import measure_alternatives
 from ziplm.pipelines.estimates import forecast
 from ziplm.pipelines.loading import draw_samples, load_member, load_start
 from ziplm.pipelines.oneshot import build_shrunk, finish, prune_model
-from ziplm.pipelines.training_steps import Recipe
+from ziplm.pipelines.recipe import Recipe, make_recipe
 from ziplm.pipelines.values import Start
 from ziplm.runs.folder import Run
 from ziplm.stages.choices import SECONDS, Choices
@@ -38,7 +38,7 @@ def compress_gradually(options: Options, run: Run) -> None:
     if any(target.kind == "recover" for target in targets):
         raise UsageError("gradual compression cannot aim at a share of the metric", "give --speedup")
     start = load_start(options, run)
-    recipe = training_steps.make_recipe(start, run.workers)
+    recipe = make_recipe(start, run.workers)
     table = common_steps.profile(start, run)
     dense_choices = common_steps.make_choices(start, start.dense, table)
     common_steps.require_reachable(dense_choices, targets)

@@ -22,9 +22,9 @@ from ziplm.pipelines import common_steps, engine_steps, evaluation_steps, target
 from ziplm.pipelines.alternatives import measure_alternatives
 from ziplm.pipelines.estimates import forecast
 from ziplm.pipelines.loading import load_start
+from ziplm.pipelines.recipe import Recipe, make_recipe
 from ziplm.pipelines.recover import Candidate, fastest_that_recovers
 from ziplm.pipelines.report import Shrunk, quantization_report, report_of
-from ziplm.pipelines.training_steps import Recipe
 from ziplm.pipelines.values import Pruned, Samples, Start
 from ziplm.results.table import difference_text
 from ziplm.runs.folder import Run
@@ -35,7 +35,7 @@ from ziplm.stages.priors import prior_names_for
 def compress_oneshot(options: Options, targets: Sequence[Target], run: Run) -> None:
     """Make a member of the family for each target."""
     start = load_start(options, run)
-    recipe = training_steps.make_recipe(start, run.workers) if options.trains else None
+    recipe = make_recipe(start, run.workers) if options.trains else None
     table = common_steps.profile(start, run)
     dense_choices = common_steps.make_choices(start, start.dense, table)
     common_steps.require_reachable(dense_choices, targets)

@@ -1,126 +1,28 @@
-"""Steps that fine-tune: the dense model before pruning, and each member after it.
-
-A recipe says how all members of a run are fine-tuned: with which options, loss and examples. What the user
-leaves open is decided here; bench/gradual.py measures these decisions.
-"""
+"""Steps that fine-tune: the dense model before pruning, and each member after it."""
 
 import copy
 import math
 import shutil
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from token_distill import DistillationLoss
 from transformers import PreTrainedModel
 
 from ziplm.architectures.checkpoint import save
-from ziplm.errors import UsageError, one_line
 from ziplm.files import write_json
-from ziplm.options.options import Options
 from ziplm.options.toml import load_options
-from ziplm.options.training import (
-    CHECKED_SHARE,
-    FEWEST_CHECKS,
-    Check,
-    TrainingOptions,
-    checks_within,
-    trial_steps,
-)
-from ziplm.pipelines.loading import kept_apart, load_member
+from ziplm.options.training import CHECKED_SHARE, Check, trial_steps
+from ziplm.pipelines.loading import load_member
+from ziplm.pipelines.recipe import Recipe, optimizer_steps, with_checks
 from ziplm.pipelines.values import Start
 from ziplm.results.family import DENSE_TRAINING, family_report
 from ziplm.runs.folder import Run
-from ziplm.runs.workers import ALONE, Workers
-from ziplm.stages.finetune import (
-    check_training,
-    distillation_loss,
-    finetune,
-    has_labels,
-    needs_teacher,
-)
+from ziplm.stages.finetune import finetune, needs_teacher
 from ziplm.stages.training_trials import harmless_rate, steps_within
-from ziplm.tasks.base import Features
 
-# Highest learning rate times hidden size: 5.2e-4 for MiniLM, 3.1e-3 for a GPT2 of width 64.
-RATE_OF_WIDTH = 0.2
 DENSE_RATE = 8e-5  # learning rate of the dense model, whose head may be new: the paper's for BERT-base
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How the members of a run are fine-tuned.
-
-    Attributes:
-        training: the hyper-parameters, with the batch size of one process.
-        loss: the loss.
-        examples: examples to train on.
-        apart: samples kept apart, which decide which weights are saved; empty to save the last ones.
-    """
-
-    training: TrainingOptions
-    loss: DistillationLoss
-    examples: Sequence[Features]
-    apart: Sequence[Features]
-
-
-def make_recipe(start: Start, workers: Workers = ALONE) -> Recipe:
-    """Decide how members are fine-tuned, and raise UsageError before any long work if that cannot be done."""
-    options = start.options
-    training = training_options(options, workers, start.dense.config.hidden_size)
-    loss = distillation(start)
-    examples, apart = kept_apart(start) if options.keep_best else (start.splits.train, [])
-    check_training(start.dense, start.task, examples, training, loss)
-    dropout = options.dropout if options.dropout is not None else not needs_teacher(loss)
-    return Recipe(replace(training, dropout=dropout), loss, examples, apart)
-
-
-def distillation(start: Start) -> DistillationLoss:
-    """Return the loss of fine-tuning; embedders learn from the cosine between the embeddings."""
-    options = start.options
-    task = options.task_weight
-    if task is None:
-        task = float(has_labels(start.dense, start.task, start.splits.train))
-    try:
-        return distillation_loss(
-            start.task.head,
-            task=task,
-            outputs=options.logit_weight,
-            token=options.token_weight,
-            temperature=options.temperature,
-        )
-    except ValueError as error:
-        raise UsageError(
-            f"the loss cannot be made: {one_line(error)}", "check its weights and the temperature"
-        ) from error
-
-
-def training_options(options: Options, workers: Workers = ALONE, hidden_size: int = 768) -> TrainingOptions:
-    """Return the hyper-parameters of fine-tuning a member, with the batch size of one process.
-
-    Raises:
-        UsageError: if the batch size is not a multiple of the number of processes.
-    """
-    if options.train_batch_size % workers.world:
-        raise UsageError(
-            f"train_batch_size {options.train_batch_size} cannot be shared by {workers.world} processes",
-            "give a multiple of their number",
-        )
-    return TrainingOptions(
-        learning_rate=options.learning_rate or RATE_OF_WIDTH / hidden_size,
-        epochs=options.epochs_per_step,
-        max_steps=options.steps_per_target,
-        batch_size=options.train_batch_size // workers.world,
-        gradient_accumulation=options.gradient_accumulation,
-        warmup_ratio=options.warmup,
-        weight_decay=options.weight_decay,
-        seed=options.seed,
-        dropout=options.dropout is not False,
-        precision=options.precision,
-        report_to=options.report_to,
-    )
 
 
 def finetune_member(
@@ -221,7 +123,7 @@ def _with_rate(
     run: Run,
 ) -> Recipe:
     """Try learning rates in short trainings, unless the user gave one; what is found is stored."""
-    steps = trial_steps(_optimizer_steps(recipe, run.workers.world))
+    steps = trial_steps(optimizer_steps(recipe, run.workers.world))
     if start.options.learning_rate is not None or not recipe.apart or not steps:
         return recipe
 
@@ -248,32 +150,6 @@ def _as_rate(document: Any) -> float:
     if not (isinstance(document, float) and 0 < document < math.inf):
         raise ValueError("not a learning rate")
     return document
-
-
-def with_checks(recipe: Recipe, processes: int) -> Recipe:
-    """Choose how often the samples kept apart are checked, so that this takes a tenth of the time or so."""
-    if not recipe.apart:
-        return recipe
-    checks = checks_within(_examples_seen(recipe, processes), len(recipe.apart))
-    # The loss often falls only when the learning rate has fallen, so that patience must be long.
-    patience = max(FEWEST_CHECKS, 4 * checks // 5)
-    return replace(recipe, training=replace(recipe.training, checkpoints=checks, patience=patience))
-
-
-def _examples_seen(recipe: Recipe, processes: int) -> float:
-    """Return how many examples a training sees, counting repetitions."""
-    training = recipe.training
-    if training.max_steps > 0:
-        return training.max_steps * _examples_per_step(recipe, processes)
-    return training.epochs * len(recipe.examples)
-
-
-def _optimizer_steps(recipe: Recipe, processes: int) -> int:
-    return round(_examples_seen(recipe, processes) / _examples_per_step(recipe, processes))
-
-
-def _examples_per_step(recipe: Recipe, processes: int) -> int:
-    return recipe.training.batch_size * recipe.training.gradient_accumulation * processes
 
 
 def train_dense(start: Start, recipe: Recipe, run: Run) -> Start:

@@ -9,7 +9,7 @@ from token_distill import DistillationLoss
 from ziplm.options.options import Options
 from ziplm.options.presets import find_preset
 from ziplm.pipelines.loading import load_start
-from ziplm.pipelines.training_steps import Recipe, make_recipe, with_checks
+from ziplm.pipelines.recipe import Recipe, make_recipe, with_checks
 from ziplm.pipelines.values import Start
 from ziplm.runs.folder import Run
 from ziplm_models import HIDDEN
