@@ -19,9 +19,10 @@ from ziplm.options.toml import load_options
 from ziplm.pipelines import common_steps, target_steps, training_steps
 from ziplm.pipelines.alternatives import measure_alternatives
 from ziplm.pipelines.estimates import forecast
-from ziplm.pipelines.loading import draw_samples, load_member, load_start
+from ziplm.pipelines.loading import load_member, load_start
 from ziplm.pipelines.oneshot import build_shrunk, finish, prune_model
 from ziplm.pipelines.recipe import Recipe, make_recipe
+from ziplm.pipelines.samples import draw_samples
 from ziplm.pipelines.values import Start
 from ziplm.runs.folder import Run
 from ziplm.stages.choices import SECONDS, Choices

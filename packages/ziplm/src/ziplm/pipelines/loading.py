@@ -1,6 +1,5 @@
 """Loading what a run starts from: the dense model, its task, and its data."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,16 @@ from ziplm.errors import UsageError
 from ziplm.options.options import Options
 from ziplm.options.setting import Setting
 from ziplm.pipelines.inputs import keep_loaded
+from ziplm.pipelines.samples import draw_samples
 from ziplm.pipelines.values import Samples, Start
 from ziplm.runs.folder import Run
 from ziplm.runs.table import read_run_table
 from ziplm.stages.clock import choose_clock, probe_machine
 from ziplm.stages.workload import require_device, with_default_lengths
-from ziplm.tasks import Features, Splits, Task, make_task
+from ziplm.tasks import Splits, Task, make_task
 from ziplm.tasks.classification import SequenceTask
-from ziplm.tasks.encoding import Chosen
 
 PERCENTILES = (10, 50, 90)  # of the lengths of the data, at which latency is measured
-FEWEST = 8  # smallest number of samples in each part of `Samples`, unless fewer are asked for
 
 
 def load_start(options: Options, run: Run) -> Start:
@@ -119,33 +117,3 @@ def _check(options: Options, task: Task, splits: Splits) -> None:
         )
     if options.loss == "task" and not task.head.has_loss:
         raise UsageError(f"task {options.task} has no loss of its own", "use --loss kl")
-
-
-def kept_apart(start: Start) -> tuple[Sequence[Features], list[Features]]:
-    """Return the training examples without the dense model's judging samples, and these samples."""
-    train, samples = start.splits.train, start.samples
-    first = len(samples.calibration) + len(samples.search)
-    order = _random_order(train, start.options.seed)
-    rest = [*order[:first], *order[first + len(samples.judging) :]]
-    return Chosen(train, sorted(rest)), samples.judging
-
-
-def _random_order(train: Sequence[Features], seed: int) -> list[int]:
-    order: list[int] = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed)).tolist()
-    return order
-
-
-def draw_samples(train: Sequence[Features], options: Options, task: Task, seed: int) -> Samples:
-    """Draw the samples for calibration, search and judging; no example is in two parts."""
-    asked = options.calibration_samples or task.calibration_samples, options.search_samples
-    wanted, other = asked
-    if wanted + 2 * other > len(train):  # too few for all parts: calibration gets most
-        other = min(other, len(train) // 5)
-        wanted = min(wanted, len(train) - 2 * other)
-    if wanted < min(FEWEST, asked[0]) or other < min(FEWEST, asked[1]):
-        raise UsageError(
-            f"there are {len(train)} training examples", f"give at least {5 * FEWEST} to calibrate on"
-        )
-    order = _random_order(train, seed)
-    chosen = [train[index] for index in order[: wanted + 2 * other]]
-    return Samples(chosen[:wanted], chosen[wanted : wanted + other], chosen[wanted + other :])

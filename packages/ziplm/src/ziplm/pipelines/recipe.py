@@ -11,7 +11,7 @@ from token_distill import DistillationLoss
 from ziplm.errors import UsageError, one_line
 from ziplm.options.options import Options
 from ziplm.options.training import FEWEST_CHECKS, TrainingOptions, checks_within
-from ziplm.pipelines.loading import kept_apart
+from ziplm.pipelines.samples import kept_apart
 from ziplm.pipelines.values import Start
 from ziplm.runs.workers import ALONE, Workers
 from ziplm.stages.finetune import check_training, distillation_loss, has_labels, needs_teacher
