@@ -8,7 +8,8 @@ targets, and no model is retrained. Results are kept under build/oneshot, one fi
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,11 +26,13 @@ from ziplm.cli.demos import Reviews
 from ziplm.files import read_json, write_json, written_whole
 from ziplm.options.options import Options
 from ziplm.pipelines import common_steps
+from ziplm.pipelines.inputs import Inputs, keep_inputs
 from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.oneshot import prune_model
 from ziplm.pipelines.target_steps import loss_on
 from ziplm.pipelines.values import Pruned, Start
 from ziplm.results.sizes import sizes_text
+from ziplm.runs.folder import Run
 from ziplm.runs.opening import open_run
 from ziplm.runs.progress import Bars
 from ziplm.stages.calibrate import gather_statistics
@@ -148,12 +151,8 @@ class Bench:
 
     def run(self, methods: Sequence[str]) -> None:
         """Make and judge every model that is missing."""
-        if "widths" in methods:
-            self._compare_widths()
-        if set(methods) == {"widths"}:
-            return
         options = self.options("default")
-        with open_run(options, reporter=Bars()) as run:
+        with opened(options) as run:
             start = load_start(options, run)
             table = common_steps.profile(start, run)
             files = {name: path.format(**self.places) for name, path in self.experiment.splits.items()}
@@ -164,42 +163,11 @@ class Bench:
                 self._compare_priors(pruned, judge)
             if "uniform" in methods:
                 self._prune_uniformly(start, table, judge)
-        for method in ("default", "paper"):
+        for method in ("default", "widths", "paper"):
             if method in methods:
                 for member in ziplm.compress(options=self.options(method), progress=True):
                     target = float(member.metrics["target"]["value"])
                     self._keep_row(method, target, partial(judge.checkpoint, member.folder))
-
-    def _compare_widths(self) -> None:
-        """Solve with whole heads, and with heads that may be narrower, from the same traces.
-
-        Nothing is searched or refitted: of the solutions of all priors, the search samples choose one.
-        """
-        options = self.options("widths")
-        with open_run(options, reporter=Bars()) as run:
-            start = load_start(options, run)
-            table = common_steps.profile(start, run)
-            files = {name: path.format(**self.places) for name, path in self.experiment.splits.items()}
-            judge = Judge(start, files, self.experiment.most)
-            dense_choices = common_steps.make_choices(start, start.dense, table)
-            pruned = prune_model(start, start.dense, dense_choices, start.samples, options.seed, run)
-            loss = loss_on(start, start.samples.search, Stitcher(start.dense, pruned.traces), run)
-            priors = common_steps.gather_priors(
-                start, start.dense, start.samples, pruned.traces, options.seed, run
-            )
-            whole = replace(start, options=options.model_copy(update={"head_width": False}))
-            for name, chooser in (("widths", start), ("whole-heads", whole)):
-                choices = common_steps.make_choices(chooser, start.dense, table, priors)
-                for target in self.experiment.targets:
-                    if self._row_file(name, target).exists():
-                        continue
-                    budgets = {"seconds": choices.dense_seconds / target}
-                    found = find_levels(choices, budgets, pruned.prior_names, loss, loss, method="prior")
-                    sizes = choices.chosen(found.levels)
-                    print(
-                        name, f"{target:g}x", found.prior, sizes_text(choices.sizes(found.levels)), flush=True
-                    )
-                    self._keep_row(name, target, partial(judge.shrunk, sizes, pruned.traces_in_order()))
 
     def _compare_priors(self, pruned: Pruned, judge: Judge) -> None:
         """Solve once with each prior, without a search."""
@@ -247,6 +215,14 @@ class Bench:
         if not path.exists():
             write_json(path, {"method": method, "target": target, "seed": self.seed, **judge()})
             print(path.name, {k: v for k, v in read_json(path).items() if isinstance(v, float)}, flush=True)
+
+
+@contextmanager
+def opened(options: Options) -> Iterator[Run]:
+    """Open a run folder that says which model and data it is of, without which it cannot be resumed."""
+    with open_run(options, reporter=Bars()) as run:
+        keep_inputs(run, options, Inputs())
+        yield run
 
 
 def write_reviews(path: Path) -> None:

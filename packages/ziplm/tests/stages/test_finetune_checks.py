@@ -13,7 +13,7 @@ from ziplm.errors import BadRun, UsageError
 from ziplm.options.training import Check, TrainingOptions, TrainingSummary
 from ziplm.stages.finetune import finetune
 from ziplm.stages.shrink import shrink
-from ziplm.stages.training_trials import harmless_rate, steps_within
+from ziplm.stages.training_trials import chosen_rate, steps_within, suitable_rate
 from ziplm.tasks import Features
 from ziplm.tasks.heads import Classification
 from ziplm_finetune import Killed, same, weights
@@ -57,22 +57,21 @@ def train(
         samples(CLASSIFIER, 22),
         options,
         teacher=teacher,
-        loss=LOSS,
         folder=folder,
         progress=progress,
-        **{"apart": samples(CLASSIFIER, 40, seed=1), **more},
+        **{"loss": LOSS, "apart": samples(CLASSIFIER, 40, seed=1), **more},
     )
 
 
 @torch.no_grad()
 def loss_of(student: PreTrainedModel, teacher: PreTrainedModel, features: Sequence[Features]) -> float:
-    """Compute the mean loss over samples one by one."""
-    losses = []
+    """Compute the mean loss of the outputs over samples one by one."""
+    losses, by = [], replace(LOSS, token=0.0)
     for feature in features:
         batch = MadeUpTask(Classification()).collate([feature])
         own = student(**batch, output_hidden_states=True)
         taught = teacher(**batch, output_hidden_states=True)
-        parts = LOSS(Outputs.of(own), Outputs.of(taught), task_loss=own.loss, mask=batch["attention_mask"])
+        parts = by(Outputs.of(own), Outputs.of(taught), task_loss=own.loss, mask=batch["attention_mask"])
         losses.append(parts.total.item())
     return sum(losses) / len(losses)
 
@@ -198,7 +197,7 @@ def tried(rate: float, folder: Path) -> float:
     task, features = JudgedTask(Classification()), samples(CLASSIFIER, 22)
     options = replace(OPTIONS, learning_rate=rate)
     apart = samples(CLASSIFIER, 40, seed=1)
-    chosen = harmless_rate(
+    chosen = suitable_rate(
         6, student, task, features, options, teacher=teacher, loss=LOSS, folder=folder / "t", apart=apart
     )
     assert same(weights(student), before)
@@ -206,16 +205,33 @@ def tried(rate: float, folder: Path) -> float:
     return chosen
 
 
-def test_the_highest_learning_rate_that_lowers_the_loss_is_chosen(tmp_path: Path) -> None:
+def test_of_learning_rates_that_gain_about_as_much_the_highest_is_chosen() -> None:
+    assert chosen_rate({4e-4: 0.6, 1e-4: 1.0, 2.5e-5: 0.3}) == 4e-4
+    assert chosen_rate({4e-4: 0.4, 1e-4: 1.0, 2.5e-5: 0.9}) == 1e-4
+    assert chosen_rate({4e-4: -9.0, 1e-4: -1.0, 2.5e-5: 0.1}) == 2.5e-5
+    assert chosen_rate({4e-4: -1.0, 1e-4: -2.0, 2.5e-5: -3.0}) == 2.5e-5  # the least change
+
+
+def test_a_learning_rate_that_destroys_the_model_is_not_chosen(tmp_path: Path) -> None:
     chosen = tried(3.0, tmp_path)
-    assert chosen in [3.0 / 2, 3.0 / 4, 3.0 / 8, 3.0 / 16]
-    for number, rate in enumerate([2 * chosen, chosen]):
+    assert chosen in [3.0 / 4, 3.0 / 16]
+    for number, rate in enumerate([3.0, chosen]):
         options = replace(OPTIONS, learning_rate=rate, max_steps=6, checkpoints=1)
         first, last = train(*pair(), tmp_path / str(number), options).checks
         assert (last.loss < first.loss) == (rate == chosen)
-    (tmp_path / "again").mkdir()
-    assert tried(chosen, tmp_path / "again") == chosen
 
 
-def test_a_learning_rate_is_not_lowered_for_ever(tmp_path: Path) -> None:
+def test_without_any_gain_the_lowest_learning_rate_is_chosen(tmp_path: Path) -> None:
     assert tried(1e-30, tmp_path) == 1e-30 / 16  # no weight changes, so that the loss is never lower
+
+
+def test_states_are_judged_by_outputs_and_not_by_hidden_states(tmp_path: Path) -> None:
+    with_tokens = replace(LOSS, token=100.0)
+    options = replace(OPTIONS, max_steps=2, checkpoints=1)
+    before, before_with_tokens = (
+        train(*pair(), tmp_path / name, options, loss=loss).checks[0].loss
+        for name, loss in (("few", LOSS), ("many", with_tokens))
+    )
+    assert before == pytest.approx(before_with_tokens)
+    only_tokens = replace(LOSS, task=0.0, logit=0.0)  # control: there is nothing else to judge by
+    assert train(*pair(), tmp_path / "only", options, loss=only_tokens).checks[0].loss > 2 * before

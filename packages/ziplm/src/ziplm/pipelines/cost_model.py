@@ -25,7 +25,7 @@ FIT_ROUNDS = 2.4  # there are two or three, and rarely one
 ROUNDS, WARM_UP = 120, 8  # rounds of a measurement, unless its time limit comes first, and before them
 UNKNOWN_SPEEDUP = 2.0  # of a target that states no speed
 ATTEMPTS = 2  # finished models of a recover target, usually
-TRIALS = 2  # of learning rates, where none is given
+TRIALS = 3  # of learning rates, where none is given
 PRIORS = 3  # solutions that are tried even without a search
 
 

@@ -20,7 +20,7 @@ from ziplm.pipelines.values import Start
 from ziplm.results.family import DENSE_TRAINING, family_report
 from ziplm.runs.folder import Run
 from ziplm.stages.finetune import finetune, needs_teacher
-from ziplm.stages.training_trials import harmless_rate, steps_within
+from ziplm.stages.training_trials import steps_within, suitable_rate
 
 DENSE_RATE = 8e-5  # learning rate of the dense model, whose head may be new: the paper's for BERT-base
 
@@ -129,7 +129,7 @@ def _with_rate(
 
     def make() -> float:
         with run.stage("finetune", "fine-tune: trying learning rates"):
-            return harmless_rate(
+            return suitable_rate(
                 steps,
                 small,
                 start.task,

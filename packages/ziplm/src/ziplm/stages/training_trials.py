@@ -3,7 +3,7 @@
 import copy
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from ziplm.stages.training_folder import wait_for_everyone
 from ziplm.tasks.base import Features, Progress, Task
 
 FIRST, TIMED = 2, 8  # steps that are not timed: they allocate, and have the longest examples; steps that are
-LOWEST = 16  # a learning rate is divided by this at most
+RATES = (1.0, 1 / 4, 1 / 16)  # learning rates that are tried, relative to the highest
+ENOUGH = 1 / 2  # of the best gain; a short trial prefers lower rates than the whole training
 
 
 def steps_within(
@@ -57,7 +58,7 @@ def steps_within(
     return max(1, int(seconds / each))
 
 
-def harmless_rate(
+def suitable_rate(
     steps: int,
     model: PreTrainedModel,
     task: Task,
@@ -69,12 +70,13 @@ def harmless_rate(
     folder: Path,
     apart: Sequence[Features],
 ) -> float:
-    """Return the highest learning rate at which a short training lowers the loss on samples kept apart.
+    """Return the highest learning rate at which short trainings gain enough on samples kept apart.
 
-    The rate of `options` is tried first, and then halved as long as it is too high, down to a sixteenth. How
-    high it may be depends on the task, and on how close to its teacher a model is already: a rate that suits
-    one that must learn a lot destroys one that is almost as good as its teacher. With torchrun, all processes
-    make the call together and get the same result.
+    The rate of `options`, a quarter and a sixteenth of it are tried. Enough is half of what the best of them
+    gains; if no rate lowers the loss, the lowest is returned. How high a rate may be depends on the task, and
+    on how close to its teacher a model is already: a rate that suits a model with a lot to learn harms one
+    that is almost as good as its teacher. With torchrun, all processes make the call together and get the
+    same result.
 
     Args:
         steps: optimizer steps of each trial.
@@ -87,13 +89,18 @@ def harmless_rate(
         folder: folder for the trials; it is deleted, also what a killed call has left in it.
         apart: examples to compute the loss on, as for `finetune`.
     """
-    rate = options.learning_rate
-    while rate > options.learning_rate / LOWEST:
+    gains = {}
+    for rate in (options.learning_rate * factor for factor in RATES):
         short = replace(options, learning_rate=rate, max_steps=steps)
-        if _trial(model, task, features, short, teacher, loss, folder, apart=apart).best_step > 0:
-            return rate
-        rate /= 2
-    return rate
+        checks = _trial(model, task, features, short, teacher, loss, folder, apart=apart).checks
+        gains[rate] = checks[0].loss - checks[-1].loss
+    return chosen_rate(gains)
+
+
+def chosen_rate(gains: Mapping[float, float]) -> float:
+    """Return the highest learning rate that gains enough, or the lowest if none gains anything."""
+    best = max(gains.values())
+    return max(rate for rate, gain in gains.items() if gain >= ENOUGH * best) if best > 0 else min(gains)
 
 
 def _trial(
