@@ -2,13 +2,14 @@
 
 All three train with the defaults of ziplm: the dense model as teacher, labels, and samples kept apart. A run
 of mode gradual goes through all smaller targets, with that many steps for each. Kept layers are evenly spread
-ones of the dense model; their hidden states are compared with those of the same layers of the dense model.
+ones of the dense model; their hidden states are compared with those of the same layers of the dense model, and
+their learning rate is tried out as that of a member is.
 """
 
 import itertools
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from torch import nn
 from transformers import PreTrainedModel
 from ziplm.architectures.layer_dropping import evenly_spaced, keep_layers
 from ziplm.options.options import Options
+from ziplm.options.training import trial_steps
 from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.recipe import make_recipe, with_checks
 from ziplm.runs.folder import Run
 from ziplm.stages.finetune import finetune
+from ziplm.stages.training_trials import suitable_rate
 
 HERE = FOLDER / "modes"
 LAYERS = {2.0: 3, 3.0: 2, 6.0: 1}  # of six: the number of kept layers that is about as fast as a target
@@ -123,6 +126,7 @@ def with_ziplm(experiment: Experiment, data: Path, judge: Judge) -> dict[str, An
         **measured(member),
         "best_step": training["best_step"],
         "training_seconds": training["seconds"],
+        "learning_rate": training["learning_rate"],
         "cpu_seconds": sum(member.metrics["cpu_seconds"].values()),
         **judge(ziplm.load(member.folder)),
     }
@@ -144,26 +148,32 @@ def pruned_once(experiment: Experiment, data: Path, table: Path) -> Path:
 
 def with_layers(experiment: Experiment, data: Path, judge: Judge) -> dict[str, Any]:
     """Keep some layers of the dense model and train them as a member is trained."""
-    steps = {"mode": "finetune", "steps_per_target": experiment.steps}
-    options = options_of(experiment, data, output=str(HERE / "unused"), speedup=(experiment.target,), **steps)
+    trained = {"mode": "finetune", "steps_per_target": experiment.steps}
+    options = options_of(
+        experiment, data, output=str(HERE / "unused"), speedup=(experiment.target,), **trained
+    )
     start = load_start(options, Run(options.output))
     recipe = with_checks(make_recipe(start), 1)
+    training = recipe.training
     kept = evenly_spaced(6, LAYERS[experiment.target])
     student = keep_layers(start.dense, kept)
     folder = HERE / "training" / experiment.name
-    teacher: Any = SomeLayers(start.dense, kept)
-    summary = finetune(
-        student,
-        start.task,
-        recipe.examples,
-        recipe.training,
-        teacher=teacher,
-        loss=recipe.loss,
-        folder=folder,
-        apart=recipe.apart,
-    )
+    given: Any = {
+        "teacher": SomeLayers(start.dense, kept),
+        "loss": recipe.loss,
+        "apart": recipe.apart,
+    }
+    steps, trials = trial_steps(experiment.steps), folder.with_name(f"{folder.name}-trials")
+    rate = suitable_rate(steps, student, start.task, recipe.examples, training, folder=trials, **given)
+    training = replace(training, learning_rate=rate)
+    summary = finetune(student, start.task, recipe.examples, training, folder=folder, **given)
     shutil.rmtree(folder)
-    return {"best_step": summary.best_step, "training_seconds": summary.seconds, **judge(student)}
+    return {
+        "best_step": summary.best_step,
+        "training_seconds": summary.seconds,
+        "learning_rate": rate,
+        **judge(student),
+    }
 
 
 class SomeLayers(nn.Module):
@@ -196,9 +206,10 @@ def report() -> None:
                 f"{row['speedup']:.2f}" if "speedup" in row else "",
                 *(f"{100 * row[split]:.1f}" for split in splits),
                 f"{row['kl']:.4f}" if "kl" in row else "",
+                f"{row['learning_rate']:.1e}" if "learning_rate" in row else "",
                 f"{row['training_seconds']:.0f}" if "training_seconds" in row else "",
             ]
             for row in sorted(own, key=lambda row: (row.get("target", 0), row.get("steps", 0), row["method"]))
         ]
-        columns = ["", "target", "steps", "seed", "speedup", *splits, "KL to dense", "training, s"]
+        columns = ["", "target", "steps", "seed", "speedup", *splits, "KL to dense", "learning rate", "training, s"]
         print_table(task, columns, lines)

@@ -8,11 +8,12 @@ targets, and no model is retrained. Results are kept under build/oneshot, one fi
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import ziplm
 from harness import announce
@@ -21,6 +22,8 @@ from models import BUILD
 from obs_structured import Trace
 from oneshot_judge import Judge
 from oneshot_report import report
+from packaged_models import MAKERS, packaged_model
+from run_inputs import dense_model, sentences
 from spdy_search import search
 from ziplm.cli.demos import Reviews
 from ziplm.files import read_json, write_json, written_whole
@@ -43,6 +46,7 @@ from ziplm.stages.prune import prune_branch
 from ziplm.stages.search import find_levels
 from ziplm.stages.stitch import Stitcher
 from ziplm.stages.traces import InOrder
+from ziplm.tasks import make_task
 
 PRIORS = ("factored", "scalar", "stream", "own")
 UNIFORM = {"magnitude": "uniform-magnitude", "obs": "uniform-obs"}  # names in the tables, by selection method
@@ -62,6 +66,7 @@ class Experiment:
         sequence_length: length of the inputs in tokens.
         search_samples: samples of the search.
         most: number of samples of each split that models are judged on, from its beginning; None for all.
+        options: other options of the run.
     """
 
     model: str
@@ -72,6 +77,7 @@ class Experiment:
     sequence_length: int = 128
     search_samples: int = 128
     most: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 EXPERIMENTS = {
@@ -99,6 +105,21 @@ EXPERIMENTS = {
         most=400,
     ),
 }
+# As they come, calibrated without labels. For the larger one, samples and evaluations are few.
+EXPERIMENTS["minilm-embedder"] = Experiment(
+    "minilm",
+    "embedding",
+    "{build}/data/wikitext-2000-sentences.txt",
+    {"STS-B": "{data}/STS-B/dev.tsv"},
+    (1.5, 2, 3, 4),
+)
+EXPERIMENTS["mpnet"] = replace(
+    EXPERIMENTS["minilm-embedder"],
+    model="all-mpnet-base-v2",
+    targets=(2, 3),
+    search_samples=64,
+    options={"calibration_samples": 512, "evaluations": 40},
+)
 # Calibrated on text of another kind than the training text.
 EXPERIMENTS["gpt2-zero-shot"] = replace(EXPERIMENTS["gpt2"], train="{build}/data/imdb.txt")
 
@@ -106,13 +127,18 @@ EXPERIMENTS["gpt2-zero-shot"] = replace(EXPERIMENTS["gpt2"], train="{build}/data
 class Bench:
     """One experiment with one seed."""
 
-    def __init__(self, name: str, data: Path, seed: int, most: int | None = None) -> None:
+    def __init__(
+        self, name: str, data: Path, seed: int, most: int | None = None, targets: Sequence[float] = ()
+    ) -> None:
         experiment = EXPERIMENTS[name]
-        self.experiment = replace(experiment, most=most or experiment.most)
+        self.experiment = replace(
+            experiment, most=most or experiment.most, targets=tuple(targets) or experiment.targets
+        )
         self.folder = BUILD / "oneshot" / name
         self.seed = seed
         self.places = {"build": str(BUILD), "data": str(data)}
-        self.model_folder = BUILD / "models" / self.experiment.model
+        model = self.experiment.model
+        self.model_folder = packaged_model(model) if model in MAKERS else dense_model(model, data)
 
     def options(self, method: str) -> Options:
         """Return the options of a run that measures nothing, because all methods share a latency table."""
@@ -131,6 +157,7 @@ class Bench:
             search_samples=self.experiment.search_samples,
             seed=self.seed,
             head_width=method == "widths",  # the other methods are compared with whole heads
+            **self.experiment.options,
         )
 
     def table_file(self) -> Path:
@@ -146,7 +173,8 @@ class Bench:
                 clock="cpu",
                 input_length=self.experiment.sequence_length,
             ).setting
-            latency_table(ziplm.load(self.model_folder), setting, max_seconds=120).save(path)
+            model = make_task(self.experiment.task).load_model(str(self.model_folder))  # without unused heads
+            latency_table(model, setting, max_seconds=120).save(path)
         return path
 
     def run(self, methods: Sequence[str]) -> None:
@@ -245,14 +273,17 @@ def main() -> None:
     parser.add_argument(
         "--methods", nargs="+", choices=methods, default=methods, help="methods to compare (all)"
     )
+    parser.add_argument("--targets", type=float, nargs="+", default=(), help="speedups (all)")
     parser.add_argument("--most", type=int, help="samples of each split that models are judged on (all)")
     parser.add_argument("--report", action="store_true", help="print the results so far, run nothing")
     options = parser.parse_args()
     announce(f"ziplm, one-shot: {options.experiment}", "ziplm", "torch", "transformers")
     if not options.report:
         write_reviews(BUILD / "data" / "imdb.txt")
+        sentences(options.data)
         for seed in options.seeds:
-            Bench(options.experiment, options.data, seed, options.most).run(options.methods)
+            bench = Bench(options.experiment, options.data, seed, options.most, options.targets)
+            bench.run(options.methods)
     report(options.experiment)
 
 
