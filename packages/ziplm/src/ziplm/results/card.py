@@ -11,6 +11,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ziplm.files import read_json
+from ziplm.results.card_loading import loading_section, served_file
 from ziplm.results.plain import finite, mapping
 from ziplm.results.rows import KIND_NAMES, recovery
 from ziplm.results.run_data import Report, is_local_path, short_model_name
@@ -62,7 +63,7 @@ def make_card(folder: Path, report: Report, model: str, task: str) -> ModelCard:
         _what(report, model, task),
         _results(report),
         _structure(report),
-        _loading(auto_class, is_sentence_folder),
+        loading_section(report, auto_class, is_sentence_folder),
         _making(report),
         _limits(report),
     ]
@@ -152,7 +153,23 @@ def _results(report: Report) -> str:
     lines.insert(1, "|---|---|---|")
     said = "Measured on" if measured else "The latency table was measured on"
     where = _plain(environment_text(mapping(report.get("environment"))))
-    return "## Results\n\n" + "\n".join(lines) + f"\n\n{said}: {where}."
+    return "## Results\n\n" + "\n".join(lines) + f"\n\n{said}: {where}.{_served(report)}"
+
+
+def _served(report: Report) -> str:
+    """Say which file the figures belong to, if it is not the checkpoint, and what int8 contributes."""
+    file = served_file(report)
+    if file is None:
+        return ""
+    text = f" The metric and the speedup are those of `{file}`, not of the checkpoint in torch."
+    quantization = mapping(report.get("quantization"))
+    before, alone = quantization.get("metric_before"), quantization.get("dense_speedup")
+    if len(finite([before, alone])) < 2:
+        return text
+    return (
+        f"{text} Before int8, the {_plain(report['metric']['name'])} is {number_text(before)}. "
+        f"int8 alone makes the dense model {number_text(alone, 'x')} as fast."
+    )
 
 
 def _structure(report: Report) -> str:
@@ -189,25 +206,6 @@ def _bar(size: int | list[int], dense: int | list[int]) -> str:
     filled = max(round(BAR * share), 1) if share else 0
     kept = f"{size_text(size)} of {size_text(dense)}" if share else "removed"
     return f"{'█' * filled}{'░' * (BAR - filled)} {kept}"
-
-
-def _loading(auto_class: str, is_sentence_folder: bool) -> str:
-    plain = (
-        "from sentence_transformers import SentenceTransformer\n"
-        "model = SentenceTransformer(PATH, trust_remote_code=True)"
-        if is_sentence_folder
-        else f"from transformers import AutoTokenizer, {auto_class}\n"
-        f"model = {auto_class}.from_pretrained(PATH, trust_remote_code=True)\n"
-        "tokenizer = AutoTokenizer.from_pretrained(PATH, trust_remote_code=True)"
-    )
-    return (
-        "## How to load it\n\n"
-        "PATH is this folder, or the name of its repository on the Hub. The folder contains the code that "
-        f"the model needs, which imports only torch and transformers:\n\n```python\n{plain}\n```\n\n"
-        "With ziplm, which runs no code from the folder:\n\n"
-        "```python\nimport ziplm\nmodel = ziplm.load(PATH)\n```\n\n"
-        "As `onnx/model.onnx`, for ONNX Runtime and other engines:\n\n```console\n$ ziplm export PATH\n```"
-    )
 
 
 _WAYS = {
