@@ -66,8 +66,8 @@ def cut_texts(page: Page) -> list[str]:
       return [...svg.querySelectorAll("text")]
         .filter((text) => {
           const own = text.getBoundingClientRect();
-          const outside = own.left < place.left - 1 || own.right > place.right + 1 || own.bottom > place.bottom + 1;
-          return text.textContent && outside;
+          const beside = own.left < place.left - 1 || own.right > place.right + 1;
+          return text.textContent && (beside || own.bottom > place.bottom + 1);
         })
         .map((text) => text.textContent);
     })"""

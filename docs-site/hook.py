@@ -69,7 +69,10 @@ def api_page(package: str) -> str:
     name = package.replace("-", "_")
     module = importlib.import_module(name)
     members = sorted(module.__all__, key=lambda each: place_of(getattr(module, each)))
-    parts = [f"::: {name}\n    options:\n      members: false\n", *(API_MEMBER.format(name, each) for each in members)]
+    parts = [
+        f"::: {name}\n    options:\n      members: false\n",
+        *(API_MEMBER.format(name, each) for each in members),
+    ]
     return f"# {package}: API\n\n" + "\n".join(parts)
 
 

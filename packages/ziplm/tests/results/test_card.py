@@ -69,8 +69,9 @@ def test_the_lines_to_load_a_member_work(members: dict[str, Member], name: str) 
 
 def test_a_card_names_the_file_that_was_measured(tmp_path: Path) -> None:
     quantization = {"quantize": "int8", "metric_before": 0.9211, "dense_speedup": 2.31}
-    files = ["onnx/model_qint8.onnx"]
-    text = card_of(tmp_path, made_up_report(2.0, quantization=quantization, exported={"files": files})).text
+    exported = {"files": ["onnx/model_qint8.onnx"], "bytes": 53_500_000}
+    text = card_of(tmp_path, made_up_report(2.0, quantization=quantization, exported=exported)).text
+    assert "| exported file |  | 53.5 MB |" in text
     assert 'InferenceSession(f"{PATH}/onnx/model_qint8.onnx")' in text
     assert "those of `onnx/model_qint8.onnx`, not of the checkpoint" in text
     assert "Before int8, the accuracy is 0.9211. int8 alone makes the dense model 2.31x as fast." in text

@@ -23,7 +23,7 @@ import rich_click as click
     help="Format of the figures.",
 )
 def plot(runs: tuple[Path, ...], output: Path | None, suffix: str) -> None:
-    """Draw the figures of RUN's report as files for papers and slides, or those of several runs in the same axes.
+    """Draw the figures of RUN's report as files for papers and slides; several runs share their axes.
 
     They show the metric against the speedup, targets against measurements, what is kept of each layer, the
     latency curves, the searches and the trainings. They are readable when they are printed in grey. With at

@@ -108,8 +108,8 @@ def _what(report: Report, model: str, task: str) -> str:
     return (
         f"# {name}, {target}\n\n"
         f"A smaller version of {source} for the task {_plain(task)}, **{speed} as fast** ({basis}). "
-        "Attention heads and FFN columns were removed by [ZipLM](https://arxiv.org/abs/2302.04089) until the "
-        f"model met its target; {percent_text(left / dense)} of the layers' parameters are left. It is an "
+        "Attention heads and FFN columns were removed by [ZipLM](https://arxiv.org/abs/2302.04089) for the "
+        f"target {target}; {percent_text(left / dense)} of the layers' parameters are left. It is an "
         "ordinary dense model: no sparse kernels are needed."
     )
 
@@ -149,6 +149,8 @@ def _results(report: Report) -> str:
             bytes_text(report["bytes_on_disk"]),
         ),
     ]
+    if served_file(report):
+        rows.append(("exported file", "", bytes_text(mapping(report.get("exported")).get("bytes"))))
     lines = [f"| {' | '.join(row)} |" for row in rows]
     lines.insert(1, "|---|---|---|")
     said = "Measured on" if measured else "The latency table was measured on"
@@ -230,8 +232,8 @@ def _making(report: Report) -> str:
     tried = search.get("evaluations")
     return (
         f"## How it was made\n\nIt was made {how}. The sizes of its layers were chosen "
-        f"{f'among {tried} candidates ' if finite([tried]) else ''}so that the whole model meets its target "
-        f"in the environment above. metrics.json has all figures.{f' Versions: {used}.' if used else ''}"
+        f"{f'among {tried} candidates ' if finite([tried]) else ''}for its target in the environment above. "
+        f"metrics.json has all figures.{f' Versions: {used}.' if used else ''}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The section of a model card that says how to load the model: with transformers, with ziplm, in an engine."""
+"""The section of a model card on how to load the model: with transformers, with ziplm, in an engine."""
 
 import re
 from typing import Any
@@ -13,7 +13,9 @@ ENGINES = {
     ),
     ".xml": (
         "OpenVINO",
-        'import openvino\nmodel = openvino.compile_model(f"{{PATH}}/{file}", "CPU", {{"INFERENCE_PRECISION_HINT": "f32"}})',
+        """import openvino
+settings = {{"INFERENCE_PRECISION_HINT": "f32"}}
+model = openvino.compile_model(f"{{PATH}}/{file}", "CPU", settings)""",
     ),
 }
 """The engine that runs a file with this suffix, and the lines that open it."""
