@@ -1,6 +1,6 @@
 """ziplm: what quantisation and a latency table cost in ONNX Runtime, for all-MiniLM-L6-v2.
 
-    python bench/engines.py
+    nox -s bench -- engines
 
 Quantisation: dynamic scales of activations against static ones, fixed from sentences of this repository's
 documentation. Speeds refer to the file in float32; the error is the mean cosine distance of mean-pooled
@@ -8,6 +8,7 @@ embeddings, on sentences that did not calibrate. Latency table: its CPU time wit
 `ziplm profile` measures it.
 """
 
+import argparse
 import re
 import tempfile
 import time
@@ -98,6 +99,10 @@ def time_tables(model: PreTrainedModel) -> None:
 
 def main() -> None:
     """Run both parts."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.parse_args()
     announce("engines", "ziplm", "latency-profiler", "onnxruntime", "torch")
     model = AutoModel.from_pretrained(pretrained()).eval()
     samples = calibration_samples(model, AutoTokenizer.from_pretrained(pretrained()), sentences())

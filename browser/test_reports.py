@@ -59,6 +59,22 @@ def column(page: Page, number: int) -> list[str]:
     return page.locator(f"#models tbody tr td:nth-child({number + 1})").all_inner_texts()
 
 
+def cut_texts(page: Page) -> list[str]:
+    """Return the texts of charts that reach beyond their chart, where they cannot be read."""
+    script = """[...document.querySelectorAll("[data-chart] svg")].flatMap((svg) => {
+      const place = svg.getBoundingClientRect();
+      return [...svg.querySelectorAll("text")]
+        .filter((text) => {
+          const own = text.getBoundingClientRect();
+          const beside = own.left < place.left - 1 || own.right > place.right + 1;
+          return text.textContent && (beside || own.bottom > place.bottom + 1);
+        })
+        .map((text) => text.textContent);
+    })"""
+    found: list[str] = page.evaluate(script)
+    return found
+
+
 def faults(page: Page) -> list[str]:
     """Return the accessibility faults that axe-core calls serious or critical."""
     violations = Axe().run(page).response["violations"]
@@ -81,6 +97,7 @@ def test_a_report_is_drawn_accessible_and_as_wide_as_the_screen(
     assert places.count() >= 4
     for place in places.all():
         assert place.locator("svg path, svg line").count() > 5
+    assert cut_texts(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= LOOKS[look]["viewport"]["width"]
     for summary in page.locator("summary").all():
         summary.click()  # the tables of values are checked as well
@@ -93,6 +110,13 @@ def test_axe_finds_a_fault_that_is_there(pages: dict[str, Path], opened: Open) -
     page.evaluate("document.querySelector('[data-chart]').parentElement.removeAttribute('aria-label')")
     page.evaluate("document.querySelector('.note').style.color = '#eeeeee'")
     assert len(faults(page)) >= 2
+
+
+def test_a_text_that_is_cut_is_noticed(pages: dict[str, Path], opened: Open) -> None:
+    """Control of the test above."""
+    page = opened(pages["large"])
+    page.evaluate("document.querySelector('[data-chart] svg text').textContent += '…'.repeat(200)")
+    assert len(cut_texts(page)) == 1
 
 
 def test_headings_sort_the_table(pages: dict[str, Path], opened: Open) -> None:

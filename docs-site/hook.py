@@ -5,6 +5,7 @@ report of the demo, which is made from its figures (see readme.py). Links betwee
 become links between pages; files that are not part of the site are named, not linked.
 """
 
+import importlib
 import posixpath
 import re
 from pathlib import Path
@@ -38,6 +39,13 @@ CLI = """# Command line
     :list_subcommands: True
     :style: table
 """
+API_MEMBER = """::: {}.{}
+    options:
+      show_root_heading: true
+      show_root_toc_entry: true
+      show_root_full_path: false
+      heading_level: 2
+"""
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 FENCE = re.compile(r"(^(?:```|~~~).*?^(?:```|~~~)[^\n]*$|`[^`\n]+`(?!\]))", re.DOTALL | re.MULTILINE)
 
@@ -57,8 +65,22 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def api_page(package: str) -> str:
-    """Return the page that mkdocstrings fills with the docstrings of a package."""
-    return f"# {package}: API\n\n::: {package.replace('-', '_')}\n"
+    """Return the page that mkdocstrings fills with the docstrings of a package: errors come last."""
+    name = package.replace("-", "_")
+    module = importlib.import_module(name)
+    members = sorted(module.__all__, key=lambda each: place_of(getattr(module, each)))
+    parts = [
+        f"::: {name}\n    options:\n      members: false\n",
+        *(API_MEMBER.format(name, each) for each in members),
+    ]
+    return f"# {package}: API\n\n" + "\n".join(parts)
+
+
+def place_of(member: Any) -> int:
+    """Return where a member stands on the page of its package: functions, then classes, then errors."""
+    if not isinstance(member, type):
+        return 0
+    return 2 if issubclass(member, Exception) else 1
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

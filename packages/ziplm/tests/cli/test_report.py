@@ -41,6 +41,16 @@ def test_plot_prints_the_files_and_the_fit(run: Path) -> None:
     assert fit.startswith("accuracy ≈ ")
 
 
+def test_plot_draws_several_runs_and_prints_the_fit_of_each(run: Path, tmp_path: Path) -> None:
+    other = write_run(tmp_path / "other", (2.0, 4.0), gradual=True)
+    result = invoke("plot", run, other, "-o", tmp_path / "both", "--format", "svg")
+    assert result.exit_code == 0, result.output
+    *files, fit = result.stdout.splitlines()
+    assert {Path(file).parent for file in files} == {tmp_path / "both"}
+    assert fit.startswith(f"{run}: accuracy ≈ ")  # the other has too few targets
+    assert invoke("plot", run, run / ".." / run.name).exit_code == 2
+
+
 @pytest.mark.parametrize("command", ["report", "plot"])
 @pytest.mark.usefixtures("without_extra")
 def test_a_missing_extra_has_its_own_exit_code(run: Path, command: str) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from ziplm import compress
 from ziplm.results.chart import cut_axis_title, padded_domain, theme
-from ziplm.results.figures import FORMATS, charts_of, plot_run
-from ziplm.results.run_data import read_run
+from ziplm.results.figures import FORMATS, charts_of, plot_runs
+from ziplm.results.run_data import read_runs
 from ziplm_compressed import options_for, write_files
 from ziplm_reports import ALTERNATIVES, write_run
 
@@ -35,7 +35,7 @@ def contrast(one: str, other: str) -> float:
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_figures_are_written_in_each_format(tmp_path: Path, suffix: str) -> None:
     folder = write_run(tmp_path / "run", (2.0, 4.0))
-    files = plot_run(folder, tmp_path / "figures", suffix)
+    files = plot_runs([folder], tmp_path / "figures", suffix)
     assert {path.name for path in files} == {path.name for path in (tmp_path / "figures").iterdir()}
     assert [path.stem for path in files] == [
         "quality",
@@ -51,14 +51,14 @@ def test_figures_are_written_in_each_format(tmp_path: Path, suffix: str) -> None
 
 def test_the_figure_of_quality_says_what_its_letters_stand_for(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", (2.0,), alternatives=ALTERNATIVES)
-    texts = {path.stem: texts_of(path) for path in plot_run(folder, suffix="svg")}
+    texts = {path.stem: texts_of(path) for path in plot_runs([folder], suffix="svg")}
     assert "A: dense + int8; B: 6 of 12 layers." in texts["quality"]
     assert "dense + int8" not in texts["deviation"]
 
 
 def test_figures_name_the_model_the_units_and_the_intervals(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", gradual=True)
-    texts = {path.stem: texts_of(path) for path in plot_run(folder, suffix="svg")}
+    texts = {path.stem: texts_of(path) for path in plot_runs([folder], suffix="svg")}
     assert all("textattack/bert-base-uncased-SST-2, sst2" in text for text in texts.values())
     assert "accuracy (axis does not start at 0)" in texts["quality"]
     assert "Bars are 95 % intervals of the metric" in texts["quality"]
@@ -71,9 +71,29 @@ def test_figures_name_the_model_the_units_and_the_intervals(tmp_path: Path) -> N
     assert {"training-loss", "training-metric"} < texts.keys()
 
 
+def test_figures_of_several_runs_name_each_model_and_whose_alternative_a_letter_is(tmp_path: Path) -> None:
+    one = write_run(tmp_path / "one", (2.0,), alternatives=ALTERNATIVES)
+    other = write_run(tmp_path / "other", (2.0, 3.0), model="you/mine", alternatives=ALTERNATIVES[:1])
+    files = plot_runs([one, other], tmp_path / "figures", suffix="svg")
+    texts = {path.stem: texts_of(path) for path in files}
+    for text in texts.values():
+        assert "one: textattack/bert-base-uncased-SST-2, sst2" in text
+        assert "other: you/mine, sst2" in text
+    assert "B: 6 of 12 layers (one); C: dense + int8 (other)." in texts["quality"]
+    assert "other: 3x" in texts["sizes-ffn-columns"]
+
+
+def test_figures_of_several_runs_are_written_to_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = [write_run(tmp_path / name, (2.0,)) for name in ("one", "other")]
+    assert {path.parent for path in plot_runs(runs, suffix="svg")} == {Path("figures")}
+
+
 def test_a_fit_is_drawn_from_three_targets_on(tmp_path: Path) -> None:
     few, many = (
-        charts_of(read_run(write_run(tmp_path / str(len(targets)), targets)))[0]
+        charts_of(read_runs([write_run(tmp_path / str(len(targets)), targets)]))[0]
         for targets in ((2.0, 3.0), (2.0, 3.0, 5.0))
     )
     assert not any(note.startswith("Dotted") for note in few.notes)
@@ -116,5 +136,5 @@ def test_reports_tell_the_direction_of_their_metric(
     files = write_files(tmp_path)
     (member,) = compress(**options_for(files, architecture, tmp_path / "run", speedup=[1.5]))
     assert member.metrics["metric"]["greater_is_better"] is greater_is_better
-    (chart, *_) = charts_of(read_run(tmp_path / "run"))
+    (chart, *_) = charts_of(read_runs([tmp_path / "run"]))
     assert chart.notes[0].startswith("Up" if greater_is_better else "Down")

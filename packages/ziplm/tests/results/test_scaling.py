@@ -53,3 +53,9 @@ def test_predicted_speedups_are_used_if_none_was_measured() -> None:
 
 def test_two_targets_are_too_few_for_a_fit() -> None:
     assert fit_metric(family([(2.0, 3.0), (4.0, 5.0)])) is None
+
+
+def test_members_with_the_same_metric_have_no_slope() -> None:
+    """It would be the noise of rounding."""
+    assert fit_metric(family([(2.0, 0.6), (3.0, 0.6), (5.0, 0.6)])) is None
+    assert fit_metric(family([(2.0, 0.6), (3.0, 0.6), (5.0, 0.6001)])) is not None

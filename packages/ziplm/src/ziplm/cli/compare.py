@@ -25,9 +25,9 @@ def compare(runs: tuple[Path, ...], output: Path) -> None:
     """
     from ziplm.options.values import require
     from ziplm.results.report_page import write_report
+    from ziplm.results.run_data import require_different
 
-    folders = [run.resolve() for run in runs]
     require(len(runs) > 1, "there is only one run to compare", "give two or more, or use `ziplm report`")
-    require(len(set(folders)) == len(folders), "a run is given twice", "give each run once")
+    require_different(runs)
     write_report(runs, output)
     click.echo(str(output))

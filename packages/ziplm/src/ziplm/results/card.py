@@ -11,6 +11,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ziplm.files import read_json
+from ziplm.results.card_loading import loading_section, served_file
 from ziplm.results.plain import finite, mapping
 from ziplm.results.rows import KIND_NAMES, recovery
 from ziplm.results.run_data import Report, is_local_path, short_model_name
@@ -62,7 +63,7 @@ def make_card(folder: Path, report: Report, model: str, task: str) -> ModelCard:
         _what(report, model, task),
         _results(report),
         _structure(report),
-        _loading(auto_class, is_sentence_folder),
+        loading_section(report, auto_class, is_sentence_folder),
         _making(report),
         _limits(report),
     ]
@@ -107,8 +108,8 @@ def _what(report: Report, model: str, task: str) -> str:
     return (
         f"# {name}, {target}\n\n"
         f"A smaller version of {source} for the task {_plain(task)}, **{speed} as fast** ({basis}). "
-        "Attention heads and FFN columns were removed by [ZipLM](https://arxiv.org/abs/2302.04089) until the "
-        f"model met its target; {percent_text(left / dense)} of the layers' parameters are left. It is an "
+        "Attention heads and FFN columns were removed by [ZipLM](https://arxiv.org/abs/2302.04089) for the "
+        f"target {target}; {percent_text(left / dense)} of the layers' parameters are left. It is an "
         "ordinary dense model: no sparse kernels are needed."
     )
 
@@ -148,11 +149,29 @@ def _results(report: Report) -> str:
             bytes_text(report["bytes_on_disk"]),
         ),
     ]
+    if served_file(report):
+        rows.append(("exported file", "", bytes_text(mapping(report.get("exported")).get("bytes"))))
     lines = [f"| {' | '.join(row)} |" for row in rows]
     lines.insert(1, "|---|---|---|")
     said = "Measured on" if measured else "The latency table was measured on"
     where = _plain(environment_text(mapping(report.get("environment"))))
-    return "## Results\n\n" + "\n".join(lines) + f"\n\n{said}: {where}."
+    return "## Results\n\n" + "\n".join(lines) + f"\n\n{said}: {where}.{_served(report)}"
+
+
+def _served(report: Report) -> str:
+    """Say which file the figures belong to, if it is not the checkpoint, and what int8 contributes."""
+    file = served_file(report)
+    if file is None:
+        return ""
+    text = f" The metric and the speedup are those of `{file}`, not of the checkpoint in torch."
+    quantization = mapping(report.get("quantization"))
+    before, alone = quantization.get("metric_before"), quantization.get("dense_speedup")
+    if len(finite([before, alone])) < 2:
+        return text
+    return (
+        f"{text} Before int8, the {_plain(report['metric']['name'])} is {number_text(before)}. "
+        f"int8 alone makes the dense model {number_text(alone, 'x')} as fast."
+    )
 
 
 def _structure(report: Report) -> str:
@@ -191,25 +210,6 @@ def _bar(size: int | list[int], dense: int | list[int]) -> str:
     return f"{'█' * filled}{'░' * (BAR - filled)} {kept}"
 
 
-def _loading(auto_class: str, is_sentence_folder: bool) -> str:
-    plain = (
-        "from sentence_transformers import SentenceTransformer\n"
-        "model = SentenceTransformer(PATH, trust_remote_code=True)"
-        if is_sentence_folder
-        else f"from transformers import AutoTokenizer, {auto_class}\n"
-        f"model = {auto_class}.from_pretrained(PATH, trust_remote_code=True)\n"
-        "tokenizer = AutoTokenizer.from_pretrained(PATH, trust_remote_code=True)"
-    )
-    return (
-        "## How to load it\n\n"
-        "PATH is this folder, or the name of its repository on the Hub. The folder contains the code that "
-        f"the model needs, which imports only torch and transformers:\n\n```python\n{plain}\n```\n\n"
-        "With ziplm, which runs no code from the folder:\n\n"
-        "```python\nimport ziplm\nmodel = ziplm.load(PATH)\n```\n\n"
-        "As `onnx/model.onnx`, for ONNX Runtime and other engines:\n\n```console\n$ ziplm export PATH\n```"
-    )
-
-
 _WAYS = {
     "finetune": "in one shot from the dense model",
     "gradual": "gradually: it was pruned from the next larger model of its family",
@@ -232,8 +232,8 @@ def _making(report: Report) -> str:
     tried = search.get("evaluations")
     return (
         f"## How it was made\n\nIt was made {how}. The sizes of its layers were chosen "
-        f"{f'among {tried} candidates ' if finite([tried]) else ''}so that the whole model meets its target "
-        f"in the environment above. metrics.json has all figures.{f' Versions: {used}.' if used else ''}"
+        f"{f'among {tried} candidates ' if finite([tried]) else ''}for its target in the environment above. "
+        f"metrics.json has all figures.{f' Versions: {used}.' if used else ''}"
     )
 
 

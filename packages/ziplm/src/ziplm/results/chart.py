@@ -94,11 +94,13 @@ LEGEND: Spec = {
     "columns": {"expr": f"{NARROW} ? 2 : 5"},
     "labelLimit": 200,
 }
+LINE_LEGEND: Spec = {**LEGEND, "symbolType": "stroke", "symbolSize": 900}
+"""A legend of lines, whose symbols are long enough to tell dashes apart."""
 
 
-def colour_by(field: str, order: Sequence[str]) -> Spec:
+def colour_by(field: str, order: Sequence[str], legend: Spec = LEGEND) -> Spec:
     """Encode a field by colour, in the order of the theme's palette."""
-    return {"field": field, "type": "nominal", "scale": {"domain": list(order)}, "legend": LEGEND}
+    return {"field": field, "type": "nominal", "scale": {"domain": list(order)}, "legend": legend}
 
 
 def shape_by(field: str, order: Sequence[str]) -> Spec:
@@ -108,11 +110,11 @@ def shape_by(field: str, order: Sequence[str]) -> Spec:
     return {**colour_by(field, order), "scale": scale}
 
 
-def dash_by(field: str, order: Sequence[str]) -> Spec:
+def dash_by(field: str, order: Sequence[str], legend: Spec = LINE_LEGEND) -> Spec:
     """Encode a field by dash."""
     dashes = [[1, 0], [7, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 2, 1, 2]]
     scale = {"domain": list(order), "range": [dashes[index % len(dashes)] for index in range(len(order))]}
-    return {**colour_by(field, order), "scale": scale}
+    return {**colour_by(field, order, legend), "scale": scale}
 
 
 def interval_bar(channel: str, field: str, at: Spec, colour: Spec) -> Spec:
@@ -178,7 +180,10 @@ def theme(*, dark: bool = False, font: str = FONT) -> Spec:
             "symbolOpacity": 1,
             "symbolBaseFillColor": faint,
             "symbolBaseStrokeColor": faint,
+            # Several legends stand below each other: side by side, they would be cut on a phone.
+            "layout": {"bottom": {"anchor": "start", "direction": "vertical", "margin": 4}},
         },
+        "axisX": {"labelFlush": False},  # else the last two labels may touch
         "title": {"color": text, "subtitleColor": faint, "anchor": "start", "fontSize": 14, "offset": 12},
         "text": {"color": text, "fontSize": 12},
         "mark": {"color": palette[0]},

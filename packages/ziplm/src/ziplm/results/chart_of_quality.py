@@ -1,6 +1,7 @@
 """The chart of quality against speed, which is what users decide by."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ziplm.results.chart import (
     CHOSEN,
@@ -58,7 +59,7 @@ def quality_chart(runs: Sequence[RunData]) -> Chart:
     at: Spec = {"x": {"field": "speedup", **x_axis}, "y": {"field": "value", **y_axis}}
     up_is_better = not same_metric or all(is_greater_better(run.reports[0]["metric"]) for run in runs)
     layers: list[Spec] = [
-        *_line_of_recovery(lines, at, x_axis, colour_by("run", labels) if several else None),
+        *_line_of_recovery(lines, rows, at, colour_by("run", labels) if several else None),
         *([_fitted_line(fit, rows, at)] if fit else []),
         {
             "transform": [{"filter": "datum.kind !== 'alternative'"}],
@@ -90,7 +91,9 @@ def quality_chart(runs: Sequence[RunData]) -> Chart:
                 ],
             },
         },
-        _labels(at),
+        _labels(at, "datum.kind !== 'alternative'", above=True),
+        # Letters stand below their marks, so that they do not cover the target of a member nearby.
+        _labels(at, "datum.kind === 'alternative'", above=False),
     ]
     return make_chart(
         "quality",
@@ -117,10 +120,11 @@ def labelled_name(row: Row) -> str:
     return row["name"] if row["label"] == row["name"] else f"{row['label']}: {row['name']}"
 
 
-def _labels(at: Spec) -> Spec:
-    """Write the labels of the marks beside them."""
+def _labels(at: Spec, which: str, above: bool) -> Spec:
+    """Write the labels of the marks that pass a test beside them."""
     return {
-        "mark": {"type": "text", "align": "left", "dx": 9, "dy": -9},
+        "transform": [{"filter": which}],
+        "mark": {"type": "text", "align": "left", "dx": 9, "dy": -9 if above else 11},
         "encoding": {
             **at,
             "text": {"field": "label"},
@@ -176,11 +180,11 @@ def _speedup_axis(rows: Sequence[Row]) -> Spec:
     return {"type": "quantitative", "title": f"{title} (x)", "scale": scale, "axis": {"tickCount": 6}}
 
 
-def _line_of_recovery(lines: list[Row], at: Spec, x_axis: Spec, colour: Spec | None) -> list[Spec]:
-    """Draw the line of 99 % of each dense model's metric; that of a single run has its name at the end."""
+def _line_of_recovery(lines: list[Row], rows: Sequence[Row], at: Spec, colour: Spec | None) -> list[Spec]:
+    """Draw the line of 99 % of each dense model's metric; that of a single run is named."""
     coloured = {"color": colour} if colour else {}
-    end = x_axis["scale"]["domain"][1]
     named = lines if len(lines) == 1 else []
+    place, below = _free_place(rows, named[0]["line"]) if named else (1.0, False)
     return [
         {
             "data": {"values": lines},
@@ -188,16 +192,37 @@ def _line_of_recovery(lines: list[Row], at: Spec, x_axis: Spec, colour: Spec | N
             "encoding": {"y": {**at["y"], "field": "line"}, **coloured},
         },
         {
-            "data": {"values": [{**line, "end": end, "label": f"{SHARE} of dense"} for line in named]},
-            "mark": {"type": "text", "style": "reference-label", "align": "right", "dy": -7},
+            "data": {"values": [{**line, "place": place, "label": f"{SHARE} of dense"} for line in named]},
+            "mark": {"type": "text", "style": "reference-label", "dy": 9 if below else -7},
             "encoding": {
-                "x": {**at["x"], "field": "end"},
+                "x": {**at["x"], "field": "place"},
                 "y": {**at["y"], "field": "line"},
                 "text": {"field": "label"},
                 **coloured,
             },
         },
     ]
+
+
+def _free_place(rows: Sequence[Row], line: float) -> tuple[float, bool]:
+    """Return where the name of a line covers no mark: a speedup, and whether it is below the line.
+
+    The place is the middle of the widest gap between marks, on the side of the line where the curve through
+    the members is not.
+    """
+    points = sorted((row["speedup"], row["value"], row["kind"]) for row in rows if row["value"] is not None)
+    speedups = [speedup for speedup, _, _ in points]
+    ratio = max(speedups) > LARGEST_LINEAR  # the axis is logarithmic
+    gaps = [(right / left if ratio else right - left, left, right) for left, right in pairwise(speedups)]
+    if not gaps:
+        return 1.0, False
+    _, left, right = max(gaps)
+    place = (left * right) ** 0.5 if ratio else (left + right) / 2
+    curve = [(speedup, value) for speedup, value, kind in points if kind != "alternative"]
+    before = [value for speedup, value in curve if speedup <= place]
+    after = [value for speedup, value in curve if speedup > place]
+    height = (before[-1] + after[0]) / 2 if before and after else (before or after)[0]
+    return place, height > line
 
 
 def _fitted_line(fit: LinearFit, rows: Sequence[Row], at: Spec) -> Spec:

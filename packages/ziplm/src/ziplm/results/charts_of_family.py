@@ -12,7 +12,7 @@ from ziplm.results.chart import (
     padded_domain,
     shape_by,
 )
-from ziplm.results.rows import PAPER_DEVIATION, deviation_rows, size_rows
+from ziplm.results.rows import PAPER_DEVIATION, WIDTHS, deviation_rows, size_rows
 from ziplm.results.run_data import RunData
 from ziplm.results.texts import interval_text, number_text, percent_text
 
@@ -102,6 +102,7 @@ def sizes_chart(runs: Sequence[RunData], kind: str) -> Chart:
     several = len(runs) > 1
     rows = [{**row, "place": f"{row['run']}: {row['name']}" if several else row["name"]} for row in rows]
     places = list(dict.fromkeys(row["place"] for row in rows))
+    dense = list(dict.fromkeys(row["dense"] for row in rows))
     at: Spec = {
         "x": {"field": "layer", "type": "ordinal", "title": "layer", "axis": {"labelAngle": 0}},
         "y": {"field": "place", "type": "nominal", "sort": places, "title": None},
@@ -111,7 +112,7 @@ def sizes_chart(runs: Sequence[RunData], kind: str) -> Chart:
         "type": "quantitative",
         "scale": {"domain": [0, 1], "range": ["#ffffff", "#2a6fb0"], "interpolate": "rgb"},
     }
-    legend = {"title": "share kept", "format": ".0%", "orient": "bottom"}
+    legend = {"title": "share kept", "format": ".0%", "orient": "bottom", "values": [0, 0.5, 1]}
     layers: list[Spec] = [
         {
             "mark": {"type": "rect", "stroke": "#b0b8c0", "strokeWidth": 0.5},
@@ -122,7 +123,8 @@ def sizes_chart(runs: Sequence[RunData], kind: str) -> Chart:
             "encoding": {
                 **at,
                 "text": {"field": "size"},
-                "color": {"condition": {"test": "datum.share > 0.6", "value": "white"}, "value": "black"},
+                # Whichever has the higher contrast with the cell.
+                "color": {"condition": {"test": "datum.share > 0.9", "value": "white"}, "value": "black"},
             },
         },
     ]
@@ -135,7 +137,11 @@ def sizes_chart(runs: Sequence[RunData], kind: str) -> Chart:
     return make_chart(
         f"sizes-{'-'.join(kind.split()).lower()}",
         f"{kind} kept in each layer",
-        ["0 is a branch that is removed."],
+        [
+            f"The dense model has {' or '.join(dense)}." if all(dense) else "",
+            "0 is a branch that is removed.",
+            WIDTHS if any("×" in row["size"] for row in rows) else "",
+        ],
         layers,
         rows,
         columns,

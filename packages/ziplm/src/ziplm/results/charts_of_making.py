@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from ziplm.results.chart import (
     CHOSEN,
+    LEGEND,
+    LINE_LEGEND,
     Chart,
     Spec,
     colour_by,
@@ -40,7 +42,7 @@ def _latency_chart(runs: Sequence[RunData], kind: str, rows: list[Row]) -> Chart
     x_axis = {"field": "size", "type": "quantitative", "title": f"{kind} kept", "axis": {"tickMinStep": 1}}
     y_axis: Spec = {"type": "quantitative", "scale": {"zero": True}}
     y_title = "time of one branch (ms)"
-    coloured = {"color": colour_by("run", labels)} if several else {}
+    coloured = {"color": colour_by("run", labels, LINE_LEGEND)} if several else {}
     at: Spec = {"x": x_axis, "y": {"field": "milliseconds", "title": y_title, **y_axis}}
     shade: Spec = {
         "mark": {"type": "area", "opacity": 0.2},
@@ -110,13 +112,13 @@ def training_charts(runs: Sequence[RunData]) -> list[Chart]:
     counted = "Steps count on from one target to the next." if metrics else ""
     charts = []
     if losses:
-        sentences = [_loss_sentence(trained[0]), counted]
-        charts.append(_loss_chart("training-loss", "loss while fine-tuning", sentences, trained, losses))
+        sentences = [*_loss_sentences(trained), counted]
+        charts.append(_loss_chart("training-loss", "loss while fine-tuning", sentences, runs, losses))
     if checks := check_rows(runs):
         title = "loss on samples kept apart while fine-tuning"
         sentences = ["The weights with the lowest loss are saved.", counted]
-        charts.append(_loss_chart("training-checks", title, sentences, trained, checks))
-    return [*charts, _metric_chart(trained, metrics)] if metrics else charts
+        charts.append(_loss_chart("training-checks", title, sentences, runs, checks))
+    return [*charts, _metric_chart(runs, metrics)] if metrics else charts
 
 
 def _loss_chart(
@@ -126,7 +128,7 @@ def _loss_chart(
     positive = all(row["loss"] > 0 for row in rows)
     scale: Spec = {"type": "log", "nice": False, "padding": 8} if positive else {"zero": True}
     y_title = "mean loss" + (", logarithmic" if positive else "")
-    metric = " or ".join(dict.fromkeys(run.metric for run in runs))
+    metric = _metric_names(runs, rows)
     judged = any(row.get("value") is not None for row in rows)
     return make_chart(
         name,
@@ -149,6 +151,14 @@ def _value_text(row: Row) -> str:
     return "" if row.get("value") is None else number_text(row["value"])
 
 
+def _loss_sentences(runs: Sequence[RunData]) -> list[str]:
+    """Name the loss of fine-tuning; that of each run if they differ."""
+    sentences = {run.label: _loss_sentence(run) for run in runs}
+    if len(set(sentences.values())) == 1:
+        return [next(iter(sentences.values()))]
+    return [f"{label}: {sentence}" for label, sentence in sentences.items() if sentence]
+
+
 def _loss_sentence(run: RunData) -> str:
     """Name the loss of fine-tuning: the weighted sum of up to four losses."""
     names = {"task": "task", "logit": "logits", "token": "hidden states", "cosine": "cosine of embeddings"}
@@ -163,8 +173,7 @@ def _loss_sentence(run: RunData) -> str:
 def _metric_chart(runs: Sequence[RunData], rows: list[Row]) -> Chart:
     """Draw the metric after each training."""
     several = len(runs) > 1
-    labels = [run.label for run in runs]
-    metric = " or ".join(dict.fromkeys(run.metric for run in runs))
+    metric = _metric_names(runs, rows)
     domain = padded_domain([row[end] for row in rows for end in ("value", "value_low", "value_high")])
     y_axis: Spec = {
         "type": "quantitative",
@@ -178,12 +187,14 @@ def _metric_chart(runs: Sequence[RunData], rows: list[Row]) -> Chart:
         "axis": {"tickMinStep": 1},
         "scale": {"domain": [0, 1.08 * max(row["step"] for row in rows)], "nice": False},
     }
-    colour = {"color": colour_by("run", labels), "shape": shape_by("run", labels)} if several else {}
+    by_run = _run_colour(runs, rows, LEGEND)
+    shape = {**shape_by("run", by_run["scale"]["domain"]), "legend": by_run["legend"]}
+    coloured = {"color": by_run} if several else {}
     at = {"x": x_axis, "y": {"field": "value", **y_axis}}
     layers: list[Spec] = [
         {
             "mark": {"type": "line", "opacity": 0.5},
-            "encoding": {**at, **({"color": colour_by("run", labels)} if several else {})},
+            "encoding": {**at, **coloured},
         },
         {
             "transform": [{"filter": "isValid(datum.value_low)"}],
@@ -192,14 +203,15 @@ def _metric_chart(runs: Sequence[RunData], rows: list[Row]) -> Chart:
                 **at,
                 "y": {"field": "value_low", **y_axis},
                 "y2": {"field": "value_high"},
-                **({"color": colour_by("run", labels)} if several else {}),
+                **coloured,
             },
         },
         {
             "mark": {"type": "point", "filled": True, "opacity": 1},
             "encoding": {
                 **at,
-                **colour,
+                **coloured,
+                **({"shape": shape} if several else {}),
                 "size": {"condition": {"test": CHOSEN, "value": 220}, "value": 90},
                 "tooltip": [{"field": "name", "title": "model"}, {"field": "value", "title": metric}],
             },
@@ -235,9 +247,8 @@ def _step_lines(
     interpolate: str = "linear",
 ) -> list[Spec]:
     """Draw one line for each target of each run; the line of the chosen member is thicker."""
-    several = len(runs) > 1
     names = list(dict.fromkeys(row["name"] for row in rows))
-    labels = [run.label for run in runs]
+    by_run = _run_colour(runs, rows, LINE_LEGEND)
     return [
         {
             "mark": {"type": "line", "interpolate": interpolate},
@@ -250,10 +261,25 @@ def _step_lines(
                     "scale": {"zero": True},
                 },
                 "y": {"field": "loss", "type": "quantitative", "title": y_title, "scale": y_scale},
-                "color": colour_by("run", labels) if several else colour_by("name", names),
+                "color": by_run if len(runs) > 1 else colour_by("name", names, LINE_LEGEND),
                 "strokeDash": dash_by("name", names),
                 "detail": {"field": "key"},
                 "strokeWidth": {"condition": {"test": CHOSEN, "value": 4}, "value": 2},
             },
         }
     ]
+
+
+def _run_colour(runs: Sequence[RunData], rows: Sequence[Row], legend: Spec) -> Spec:
+    """Encode runs by the colours that they have in all charts; the legend names those with values here."""
+    shown = [run.label for run in _with_values(runs, rows)]
+    return colour_by("run", [run.label for run in runs], {**legend, "values": shown})
+
+
+def _metric_names(runs: Sequence[RunData], rows: Sequence[Row]) -> str:
+    return " or ".join(dict.fromkeys(run.metric for run in _with_values(runs, rows)))
+
+
+def _with_values(runs: Sequence[RunData], rows: Sequence[Row]) -> list[RunData]:
+    """Return the runs that some rows belong to."""
+    return [run for run in runs if any(row["run"] == run.label for row in rows)]

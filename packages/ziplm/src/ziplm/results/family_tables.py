@@ -118,25 +118,35 @@ class Structure:
 
     Attributes:
         kind: the kind, such as "attention heads".
+        dense: the size in the dense model, or in those of several runs; empty if it is not known.
         layers: number of layers.
         rows: key and name of each member, and for each layer the size and its share of the dense size.
     """
 
     kind: str
+    dense: str
     layers: int
     rows: tuple[tuple[str, str, tuple[tuple[str, float], ...]], ...]
+
+    @property
+    def has_widths(self) -> bool:
+        """Whether sizes are numbers of heads with their width."""
+        return any("×" in size for _, _, cells in self.rows for size, _ in cells)
 
 
 def structures(runs: Sequence[RunData]) -> list[Structure]:
     """Return what is kept of each layer, one table for each kind of branch."""
     found: dict[str, dict[str, tuple[str, list[tuple[str, float]]]]] = {}
+    dense: dict[str, dict[str, None]] = {}  # in the order of the runs
     for row in size_rows(runs):
+        dense.setdefault(row["kind"], {})[row["dense"]] = None
         name = f"{row['run']}: {row['name']}" if len(runs) > 1 else str(row["name"])
         cells = found.setdefault(row["kind"], {}).setdefault(row["key"], (name, []))[1]
         cells.append((row["size"], row["share"]))
     return [
         Structure(
             kind,
+            " or ".join(filter(None, dense[kind])),
             max(len(cells) for _, cells in members.values()),
             tuple((key, name, tuple(cells)) for key, (name, cells) in members.items()),
         )

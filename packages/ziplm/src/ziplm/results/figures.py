@@ -1,4 +1,4 @@
-"""Figures of a run as files, for papers and slides: the charts of the report, in the light theme."""
+"""Figures of runs as files, for papers and slides: the charts of the report, in the light theme."""
 
 import textwrap
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from ziplm.results.charts_of_family import deviation_chart, sizes_chart
 from ziplm.results.charts_of_making import latency_charts, search_chart, training_charts
 from ziplm.results.report_page import require_extra
 from ziplm.results.rows import quality_rows, size_rows
-from ziplm.results.run_data import RunData, read_run
+from ziplm.results.run_data import RunData, read_runs
 
 WIDTH = 520
 """Width of the plot in pixels of 1/72 inch, without axis titles."""
@@ -22,52 +22,53 @@ DOTS_PER_INCH = 220
 LETTERS_PER_LINE = 88
 
 
-def plot_run(folder: Path, output: Path | None = None, suffix: str = "png") -> list[Path]:
-    """Draw all figures of a run.
+def plot_runs(folders: Sequence[Path], output: Path | None = None, suffix: str = "png") -> list[Path]:
+    """Draw all figures of a run, or of several in the same axes.
 
     Args:
-        folder: the run folder.
-        output: folder for the files; None for `figures` in the run folder.
+        folders: the run folders.
+        output: folder for the files; None for `figures` in the folder of a single run, or for several runs in
+            the current folder.
         suffix: one of `FORMATS`.
 
     Returns:
         The files.
 
     Raises:
-        BadRun: if no target of the run is finished.
+        BadRun: if a run has no finished target.
         MissingExtra: if a package that draws figures is missing.
     """
-    run = read_run(folder)
+    runs = read_runs(folders)
     require_extra()
-    output = output or folder / "figures"
+    output = output or Path(*(folders if len(folders) == 1 else ()), "figures")
     files = []
-    for chart in charts_of(run):
+    for chart in charts_of(runs):
         path = output / f"{chart.name}.{suffix}"
         with written_whole(path) as temporary:
-            temporary.write_bytes(draw(chart, run, suffix))
+            temporary.write_bytes(draw(chart, runs, suffix))
         files.append(path)
     return files
 
 
-def charts_of(run: RunData) -> list[Chart]:
-    """Return all charts that the run has values for."""
-    kinds = list(dict.fromkeys(row["kind"] for row in size_rows([run])))
+def charts_of(runs: Sequence[RunData]) -> list[Chart]:
+    """Return all charts that the runs have values for."""
+    kinds = list(dict.fromkeys(row["kind"] for row in size_rows(runs)))
     found: list[Chart | None] = [
-        quality_chart([run]),
-        deviation_chart([run]),
-        *(sizes_chart([run], kind) for kind in kinds),
-        *latency_charts([run]),
-        search_chart([run]),
-        *training_charts([run]),
+        quality_chart(runs),
+        deviation_chart(runs),
+        *(sizes_chart(runs, kind) for kind in kinds),
+        *latency_charts(runs),
+        search_chart(runs),
+        *training_charts(runs),
     ]
     return [chart for chart in found if chart is not None]
 
 
-def draw(chart: Chart, run: RunData, suffix: str) -> bytes:
-    """Draw a chart as a file, with the names of the model and the task in its title."""
+def draw(chart: Chart, runs: Sequence[RunData], suffix: str) -> bytes:
+    """Draw a chart as a file, with the names of the models and the tasks in its title."""
     import vl_convert
 
-    spec = figure_spec(chart, [f"{run.model}, {run.options.get('task') or run.label}"], _key(chart, run))
+    spec = figure_spec(chart, _names(runs), _key(chart, runs))
     settings: dict[str, Any] = {"config": theme(font=FONT), "allowed_base_urls": []}
     drawn: dict[str, Callable[[], bytes]] = {
         "png": lambda: vl_convert.vegalite_to_png(spec, ppi=DOTS_PER_INCH, **settings),
@@ -77,9 +78,20 @@ def draw(chart: Chart, run: RunData, suffix: str) -> bytes:
     return drawn[suffix]()
 
 
-def _key(chart: Chart, run: RunData) -> list[str]:
+def _names(runs: Sequence[RunData]) -> list[str]:
+    """Return a line with the model and the task for each run."""
+    if len(runs) == 1:
+        return [f"{runs[0].model}, {runs[0].options.get('task') or runs[0].label}"]
+    return [f"{run.label}: {run.model}, {run.options.get('task') or 'unknown task'}" for run in runs]
+
+
+def _key(chart: Chart, runs: Sequence[RunData]) -> list[str]:
     """Return a note that says what the letters in the chart of quality stand for."""
-    names = [labelled_name(row) for row in quality_rows([run]) if row["label"] != row["name"]]
+    names = [
+        f"{labelled_name(row)} ({row['run']})" if len(runs) > 1 else labelled_name(row)
+        for row in quality_rows(runs)
+        if row["label"] != row["name"]
+    ]
     return [f"{'; '.join(names)}."] if names and chart.name == "quality" else []
 
 

@@ -25,7 +25,7 @@ from ziplm.results.family_tables import (
     structure_sentences,
     structures,
 )
-from ziplm.results.rows import member_key
+from ziplm.results.rows import WIDTHS, member_key
 from ziplm.results.run_data import RunData, read_runs
 from ziplm.results.summary import best_member, caveats, commands, headline, settings, stage_times
 
@@ -128,6 +128,7 @@ def page_values(runs: Sequence[RunData]) -> dict[str, Any]:
         "charts": groups,
         "family": family_table(runs),
         "structures": structures(runs),
+        "widths": WIDTHS,
         "settings": settings(runs),
         "as_text": as_text,
         "version": version("ziplm"),

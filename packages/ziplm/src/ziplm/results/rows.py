@@ -18,6 +18,9 @@ RECOVERY = 0.99
 PAPER_DEVIATION = 5.28
 """Largest deviation between target and measured speedup in the ZipLM paper, in per cent."""
 
+WIDTHS = "8×24 are 8 heads of width 24."
+"""What sizes with widths mean."""
+
 Row = dict[str, Any]
 
 KIND_NAMES = {"attention": "attention heads", "ffn": "FFN columns"}
@@ -183,6 +186,7 @@ def size_rows(runs: Sequence[RunData]) -> list[Row]:
                         "layer": layer,
                         "size": size_text(size),
                         "share": min(1.0, groups_of(size) / (groups_of(dense) or 1)),
+                        "dense": size_text(dense_sizes[kind]) if dense_sizes.get(kind) else "",
                         "key": member_key(run, report),
                     }
                     for layer, size in enumerate(sizes)

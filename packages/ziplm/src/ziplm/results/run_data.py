@@ -13,7 +13,7 @@ from typing import Any
 
 from latency_profiler import LatencyTable
 
-from ziplm.errors import BadRun, one_line
+from ziplm.errors import BadRun, UsageError, one_line
 from ziplm.files import believed, read_json
 from ziplm.results.family import DENSE_TRAINING
 from ziplm.results.plain import finite, mapping
@@ -90,6 +90,12 @@ def read_runs(folders: Sequence[Path]) -> list[RunData]:
     runs = [read_run(folder) for folder in folders]
     labels = [run.label for run in runs]
     return [replace(run, label=str(run.folder)) if labels.count(run.label) > 1 else run for run in runs]
+
+
+def require_different(folders: Sequence[Path]) -> None:
+    """Raise UsageError if a run is given twice."""
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise UsageError("a run is given twice", "give each run once")
 
 
 def read_reports(folder: Path) -> list[Report]:

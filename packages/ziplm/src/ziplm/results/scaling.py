@@ -49,12 +49,14 @@ def fit_metric(reports: Sequence[dict[str, Any]]) -> LinearFit | None:
         reports: the report of each target, from its metrics.json. The dense model is not part of the fit.
 
     Returns:
-        The fit; None with fewer than three targets.
+        The fit; None with fewer than three targets, or if all have the same metric.
     """
     if len(reports) < FEWEST:
         return None
     speedups = np.array([speedup_of(report) for report in reports])
     found = np.array([report["metric"]["compressed"] for report in reports])
+    if np.allclose(found, found[0], rtol=1e-9, atol=0):  # a slope would be the noise of rounding
+        return None
     design = np.stack([np.ones_like(speedups), speedups], axis=1)  # (targets, 2)
     intercept, slope = np.linalg.lstsq(design, found)[0]
     residual = float(np.sqrt(np.mean((design @ [intercept, slope] - found) ** 2)))

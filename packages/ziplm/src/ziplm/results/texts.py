@@ -76,6 +76,7 @@ def environment_text(environment: dict[str, Any]) -> str:
     """Describe where latencies were measured: machine, engine, batch, lengths and threads."""
     threads = environment.get("threads")
     regime = mapping(environment.get("details")).get("regime")
+    clock = environment.get("clock")
     parts = [
         environment.get("device_name") or environment.get("device"),
         environment.get("engine") and f"engine {environment['engine']}",
@@ -84,7 +85,7 @@ def environment_text(environment: dict[str, Any]) -> str:
         _batch_text(environment),
         regime and f"regime {regime}",
         _lengths_text(environment),
-        environment.get("clock") and f"{environment['clock']} time",
+        clock and f"{'CPU' if clock == 'cpu' else clock} time",
     ]
     return ", ".join(str(part) for part in parts if part) or "unknown environment"
 
