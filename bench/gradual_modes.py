@@ -2,8 +2,8 @@
 
 All three train with the defaults of ziplm: the dense model as teacher, labels, and samples kept apart. A run
 of mode gradual goes through all smaller targets, with that many steps for each. Kept layers are evenly spread
-ones of the dense model; their hidden states are compared with those of the same layers of the dense model, and
-their learning rate is tried out as that of a member is.
+ones of the dense model; their hidden states are compared with those of the same layers of the dense model,
+and their learning rate is tried out as that of a member is.
 """
 
 import itertools
@@ -211,5 +211,15 @@ def report() -> None:
             ]
             for row in sorted(own, key=lambda row: (row.get("target", 0), row.get("steps", 0), row["method"]))
         ]
-        columns = ["", "target", "steps", "seed", "speedup", *splits, "KL to dense", "learning rate", "training, s"]
+        columns = [
+            "",
+            "target",
+            "steps",
+            "seed",
+            "speedup",
+            *splits,
+            "KL to dense",
+            "learning rate",
+            "training, s",
+        ]
         print_table(task, columns, lines)

@@ -32,9 +32,7 @@ from ziplm.pipelines import common_steps
 from ziplm.pipelines.inputs import Inputs, keep_inputs
 from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.oneshot import prune_model
-from ziplm.pipelines.target_steps import loss_on
 from ziplm.pipelines.values import Pruned, Start
-from ziplm.results.sizes import sizes_text
 from ziplm.runs.folder import Run
 from ziplm.runs.opening import open_run
 from ziplm.runs.progress import Bars
@@ -43,8 +41,6 @@ from ziplm.stages.choices import Priors
 from ziplm.stages.priors import branch_priors
 from ziplm.stages.profile import latency_table
 from ziplm.stages.prune import prune_branch
-from ziplm.stages.search import find_levels
-from ziplm.stages.stitch import Stitcher
 from ziplm.stages.traces import InOrder
 from ziplm.tasks import make_task
 
