@@ -19,7 +19,7 @@ PAPER_DEVIATION = 5.28
 """Largest deviation between target and measured speedup in the ZipLM paper, in per cent."""
 
 WIDTHS = "8×24 are 8 heads of width 24."
-"""What sizes with widths mean."""
+"""Explanation of sizes that have widths, for captions."""
 
 Row = dict[str, Any]
 
