@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness import announce
@@ -172,6 +172,12 @@ EXPERIMENTS = {
         generation_table,
     ),
 }
+# The same with one short text at a time.
+for _name in ("engines-gradual", "engines-sst2"):
+    EXPERIMENTS[f"{_name}-single"] = replace(
+        EXPERIMENTS[_name],
+        runs={"onnxruntime-int8-1x32": ("--speedup", "4", *SINGLE, *INT8, *GRADUAL)},
+    )
 
 
 def run(
