@@ -223,8 +223,8 @@ class _Bookkeeping(TrainerCallback):
 def _of_outputs(loss: DistillationLoss | None) -> DistillationLoss | None:
     """Return the part of a loss that compares outputs, by which states of a training are judged.
 
-    Hidden states are a means to an end, and their distance is several times as large as the other parts: on
-    SST-2, it fell while the predictions moved away from labels and teacher.
+    Hidden states are a means to an end, and their distance is several times as large as the other parts, so
+    that it would decide alone.
     """
     if loss is None or not (loss.task or loss.logit or loss.cosine):
         return loss
