@@ -17,7 +17,7 @@ from ziplm.tasks.base import Features, Progress, Task
 
 FIRST, TIMED = 2, 8  # steps that are not timed: they allocate, and have the longest examples; steps that are
 RATES = (1.0, 1 / 4, 1 / 16)  # learning rates that are tried, relative to the highest
-ENOUGH = 1 / 2  # of the best gain; a short trial prefers lower rates than the whole training
+ENOUGH = 1 / 2  # of the best gain, so that high rates are preferred: trials are much shorter than trainings
 
 
 def steps_within(
