@@ -104,8 +104,8 @@ class Archive:
         if stored is None:
             self._store(evaluation)
         if self._callback is not None:
-            progress = Progress(self.best.loss, len(self.history), self.evaluations, evaluation.seconds)
-            self._callback(progress)
+            done, best = len(self.history), self.best
+            self._callback(Progress(best.loss, done, self.evaluations, evaluation.seconds, best.levels))
 
     def promising(self, candidates: list[Levels]) -> list[Levels]:
         """Select the candidates worth a full evaluation.

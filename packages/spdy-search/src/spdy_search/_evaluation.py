@@ -33,9 +33,11 @@ class Progress:
         evaluations: Number of full evaluations done.
         total: Largest number of full evaluations.
         seconds: Seconds since the start of the search, excluding interruptions.
+        levels: The best assignment so far.
     """
 
     best: float
     evaluations: int
     total: int
     seconds: float
+    levels: tuple[int, ...]

@@ -34,7 +34,8 @@ from ziplm.stages.evaluate import divergences
 from ziplm.stages.fit import Fitted, fit_levels
 from ziplm.stages.measure import Measured, measure
 from ziplm.stages.refit import refit, with_own_outputs
-from ziplm.stages.search import Found, Loss, find_levels
+from ziplm.stages.race import BATCHES
+from ziplm.stages.search import Found, Loss, Race, find_levels
 from ziplm.stages.shrink import shrink_to_sizes
 from ziplm.stages.stitch import CandidateLoss, Stitcher
 from ziplm.tasks.base import Features
@@ -43,12 +44,13 @@ from ziplm.tasks.heads import is_clearly_lower, mean_divergence
 
 def loss_on(start: Start, features: Sequence[Features], stitcher: Stitcher, run: Run) -> CandidateLoss:
     """Return the loss of candidates on some samples; processes share the batches."""
+    small_enough = max(1, len(features) // BATCHES)
     return CandidateLoss(
         stitcher,
         start.task,
         features,
         loss=start.options.loss,
-        batch_size=start.options.calibration_batch_size,
+        batch_size=min(start.options.calibration_batch_size, small_enough),
         workers=run.workers,
     )
 
@@ -64,13 +66,14 @@ def search(start: Start, pruned: Pruned, aim: Target, state: Path, run: Run) -> 
             search_loss = loss_on(start, pruned.samples.search, stitcher, run)
             judging_loss = loss_on(start, pruned.samples.judging, stitcher, run)
 
-            def find(loss: Loss, judge: Loss) -> Found:
+            def find(loss: Loss, judge: Loss, race: Race) -> Found:
                 return find_levels(
                     pruned.choices,
                     pruned.budgets(aim),
                     pruned.prior_names,
                     loss,
                     judge,
+                    race=race,
                     method=options.search,
                     evaluations=options.evaluations,
                     seed=pruned.seed,
@@ -78,7 +81,7 @@ def search(start: Start, pruned: Pruned, aim: Target, state: Path, run: Run) -> 
                     progress=lambda done, best: advance(done, options.evaluations),
                 )
 
-            return run.workers.led(find, search_loss, judging_loss).to_dict()
+            return run.workers.led(find, search_loss, judging_loss, search_loss.race).to_dict()
 
     found: Found = run.stored(
         state / "found.json", make, parse=lambda document: found_in(document, pruned, aim)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from spdy_search import CheckpointError, InfeasibleBudget, Problem, SearchResult, search
+from spdy_search import CheckpointError, InfeasibleBudget, Problem, Progress, SearchResult, search
 
 from ziplm.architectures.base import Size
 from ziplm.errors import BadRun, NotFinite, UnreachableTarget
@@ -20,6 +20,8 @@ from ziplm.tasks.finite import HINT
 
 Loss = Callable[[Sequence[Size]], float]
 """Computes a loss from the size of each branch."""
+Race = Callable[[tuple[Sequence[Size], Sequence[Size]]], float]
+"""Computes a loss from sizes and those of a rival; an estimate is enough if the rival's is clearly lower."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +55,29 @@ class Found:
 
 
 class _RememberedLoss:
-    """The loss of levels, computed once for each assignment."""
+    """The loss of levels, computed once for each assignment.
 
-    def __init__(self, choices: Choices, loss: Loss) -> None:
-        self._choices, self._loss = choices, loss
+    Attributes:
+        known: the losses so far.
+        rival: the best assignment so far, which others race against; None to compute losses in full.
+    """
+
+    def __init__(self, choices: Choices, loss: Loss, race: Race | None) -> None:
+        self._choices, self._loss, self._race = choices, loss, race
         self.known: dict[tuple[int, ...], float] = {}
+        self.rival: tuple[int, ...] | None = None
 
     def __call__(self, levels: Levels) -> float:
         key = tuple(int(level) for level in levels)
         if key not in self.known:
-            self.known[key] = _finite(self._loss(self._choices.chosen(key)))
+            self.known[key] = _finite(self._computed(key))
         return self.known[key]
+
+    def _computed(self, levels: tuple[int, ...]) -> float:
+        sizes = self._choices.chosen(levels)
+        if self._race is None or self.rival is None:
+            return self._loss(sizes)
+        return self._race((sizes, self._choices.chosen(self.rival)))
 
 
 def _finite(loss: float) -> float:
@@ -80,6 +94,7 @@ def find_levels(
     loss: Loss,
     judge: Loss,
     *,
+    race: Race | None = None,
     method: str = "direct",
     evaluations: int = 100,
     seed: int = 0,
@@ -94,6 +109,8 @@ def find_levels(
         prior_names: the priors to try; the first wins a tie.
         loss: loss on the search samples.
         judge: loss on the judging samples, which decides whether the result of method "direct" is kept.
+        race: loss on the search samples that may end early where the best candidate so far is clearly better,
+            for method "direct".
         method: method of `spdy_search.search`, or "prior" for no search.
         evaluations: number of times that the search may call `loss`.
         seed: seed of the search.
@@ -105,7 +122,7 @@ def find_levels(
         BadRun: if the checkpoint is damaged.
         NotFinite: if a loss is not finite.
     """
-    remembered = _RememberedLoss(choices, loss)
+    remembered = _RememberedLoss(choices, loss, race if method == "direct" else None)
     starts = _prior_solutions(choices, budgets, prior_names)
     losses = {name: remembered(levels) for name, levels in starts.items()}
     best = min(losses, key=lambda name: losses[name])
@@ -155,6 +172,12 @@ def _searched(
     progress: Callable[[int, float], None] | None,
 ) -> SearchResult:
     """Improve on the solutions of the priors."""
+
+    def follow(now: Progress) -> None:
+        loss.rival = now.levels
+        if progress is not None:
+            progress(now.evaluations, now.best)
+
     try:
         result = search(
             problem,
@@ -164,7 +187,7 @@ def _searched(
             method,
             starts=starts,
             checkpoint=checkpoint,
-            callback=None if progress is None else (lambda now: progress(now.evaluations, now.best)),
+            callback=follow,
         )
     except CheckpointError as error:
         if isinstance(error.__cause__, OSError):

@@ -3,9 +3,10 @@
 Smaller branches are built once and kept in a bounded cache. The groups of a branch are put in reverse order
 of removal, so that every size keeps the leading ones: the matrices before the output matrix are then views of
 one tensor, unless q, k and v are fused. Layers before the first one that differs from the best candidate so
-far are skipped: their outputs are remembered.
+far are skipped: their outputs are remembered. A candidate that races against a rival may be given up early.
 """
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,9 +23,10 @@ from ziplm.architectures.branch_module import structure_copy
 from ziplm.architectures.registry import architecture_of
 from ziplm.architectures.surgery import leading_parts, pruned_output, pruned_parts, reordered_layer
 from ziplm.runs.workers import ALONE, Workers
+from ziplm.stages.race import estimated_loss, falls_behind, looks_at, spread_order
 from ziplm.stages.replay import replayed
 from ziplm.tasks.base import Features, Task
-from ziplm.tasks.heads import Batch
+from ziplm.tasks.heads import Divergence, mean_divergence
 
 GIBIBYTE = 2**30
 
@@ -124,8 +126,13 @@ class CandidateLoss:
         workers: Workers = ALONE,
     ) -> None:
         self._stitcher, self._task, self._loss, self._workers = stitcher, task, loss, workers
-        batches = task.batches(features, batch_size, stitcher.model.device)
-        self._batches = [batch for _, batch in workers.share(batches)]
+        batches = [batch for _, batch in task.batches(features, batch_size, stitcher.model.device)]
+        order = spread_order(len(batches))
+        looks = [0, *looks_at(len(batches))]
+        shares = [workers.share(order[first:last]) for first, last in itertools.pairwise(looks)]
+        self._batches = [batches[number] for share in shares for number in share]
+        ends = [0, *itertools.accumulate(map(len, shares))]
+        self._legs = [range(first, last) for first, last in itertools.pairwise(ends)]
         self._reference = self._reference_outputs()
         self._layers = stitcher.architecture.layers(stitcher.model)
         # Only the inputs of every stride-th layer are remembered, so that they fit in `state_bytes`. Two sets
@@ -134,6 +141,7 @@ class CandidateLoss:
         self._stride = max(1, -(-len(self._layers) // affordable)) if affordable else len(self._layers) + 1
         self._best = float("inf")
         self._best_sizes: list[Size] = []
+        self._best_parts: list[Divergence] = []
         self._best_states: dict[int, list[torch.Tensor]] = {}
 
     def _reference_outputs(self) -> list[torch.Tensor]:
@@ -150,35 +158,55 @@ class CandidateLoss:
         tokens = sum(batch["input_ids"].numel() for batch in self._batches)
         return tokens * model.config.hidden_size * model.dtype.itemsize
 
-    @torch.inference_mode()
     def __call__(self, sizes: Sequence[Size]) -> float:
         """Return the mean loss over samples (or tokens) with branches of these sizes."""
+        return self._run(sizes, [])
+
+    def race(self, sizes_and_rival: tuple[Sequence[Size], Sequence[Size]]) -> float:
+        """Return the loss of sizes or, if they fall behind a rival, an estimate that is above the rival's.
+
+        Args:
+            sizes_and_rival: sizes of the branches, and those of the rival, the best candidate so far.
+        """
+        sizes, rival = sizes_and_rival
+        if list(rival) != self._best_sizes:  # as when a search is resumed
+            self._best = float("inf")
+            self(rival)
+        return self._run(sizes, self._best_parts)
+
+    @torch.inference_mode()
+    def _run(self, sizes: Sequence[Size], rival: Sequence[Divergence]) -> float:
+        """Compute the loss; give up early if the candidate falls behind a rival with these parts, if any."""
         self._stitcher.install(sizes)
         start = self._first_to_run(sizes)
         states: dict[int, list[torch.Tensor]] = {
             layer: self._best_states[layer] for layer in self._best_states if layer <= start
         }
-        parts: list[tuple[float, int]] = []
-        for number, batch in enumerate(self._batches):
-            state = self._best_states[start][number] if start else None
-            later = range(start + self._stride, len(self._layers), self._stride)
-            with (
-                replayed(self._stitcher.architecture, self._layers, start, state),
-                _recorded(self._layers, later, states),
-            ):
-                parts.append(self._loss_of_batch(number, batch))
-        parts = self._workers.gathered(parts)
-        loss = sum(part for part, _ in parts) / sum(count for _, count in parts)
+        later = range(start + self._stride, len(self._layers), self._stride)
+        parts: list[Divergence] = []
+        for leg in self._legs:
+            own = []
+            for number in leg:
+                state = self._best_states[start][number] if start else None
+                with (
+                    replayed(self._stitcher.architecture, self._layers, start, state),
+                    _recorded(self._layers, later, states),
+                ):
+                    own.append(self._loss_of_batch(number))
+            parts += self._workers.gathered(own)
+            if len(parts) < len(rival) and falls_behind(parts, rival[: len(parts)]):
+                return estimated_loss(parts, rival[: len(parts)], self._best)
+        loss = mean_divergence(parts)
         if loss < self._best:
             self._best, self._best_sizes, self._best_states = loss, list(sizes), states
+            self._best_parts = parts
         return loss
 
-    def _loss_of_batch(self, number: int, batch: Batch) -> tuple[float, int]:
-        model = self._stitcher.model
+    def _loss_of_batch(self, number: int) -> Divergence:
+        model, batch, head = self._stitcher.model, self._batches[number], self._task.head
         if self._loss == "task":
-            count = self._task.head.counted_labels(batch)
-            return (float(model(**batch).loss) * count if count else 0.0), count
-        head = self._task.head
+            count = head.counted_labels(batch)
+            return Divergence(float(model(**batch).loss) * count if count else 0.0, count)
         return head.divergence(model, head.outputs(model, batch), self._reference[number], batch)
 
     def _first_to_run(self, sizes: Sequence[Size]) -> int:
