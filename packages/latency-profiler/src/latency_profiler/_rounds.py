@@ -24,6 +24,7 @@ SHORTEST_SAMPLE = 1e-3
 MOST_CALLS = 1 << 16  # per sample
 MOST_REPEATS = 8  # samples of one variant per round
 WARM_UP_CALLS = 3
+WARM_UP_SECONDS = 0.5  # after which a single call is enough; slow callables gain nothing by more
 # Factor by which the number of rounds grows between checks of the precision. Rare checks limit the cost of
 # the bootstrap, and the chance of stopping at a moment when the interval happens to be too narrow.
 CHECK_GROWTH = 1.2
@@ -114,8 +115,10 @@ class Variant:
 
     def calls_per_sample(self, clock: Clock) -> tuple[int, float]:
         """Warm up, then return the number of calls that a reliable sample needs and the seconds it takes."""
+        spent = 0.0
         for _ in range(WARM_UP_CALLS):
-            self.seconds(clock, 1)
+            if spent < WARM_UP_SECONDS:
+                spent += self.seconds(clock, 1)
         calls = 1
         while (seconds := self.seconds(clock, calls)) < SHORTEST_SAMPLE and calls < MOST_CALLS:
             # Grow at most tenfold: a very short sample is a poor guide to the number of calls needed.

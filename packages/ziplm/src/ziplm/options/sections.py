@@ -113,7 +113,7 @@ class DataOptions(Section):
         None,
         "data",
         "Number of training examples to calibrate on.",
-        unset="2048, or 512 for language models",
+        unset="2048 short texts, at least 1024 longer ones, or 512 windows for language models",
     )
     search_samples: Whole = option(
         256,
@@ -192,7 +192,7 @@ class EnvironmentOptions(Section):
         metavar="FILE",
     )
     profile_seconds: Number = option(
-        120.0,
+        45.0,
         "environment",
         "Time limit for measuring the latency table, without the time to export branches for an engine.",
     )

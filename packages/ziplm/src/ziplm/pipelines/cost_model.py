@@ -15,14 +15,19 @@ from ziplm.pipelines.values import Start
 from ziplm.runs.folder import Run
 from ziplm.stages.choices import SECONDS, Choices
 from ziplm.stages.evaluate import BATCH_SIZE
+from ziplm.stages.fit import ROUGH_ROUNDS, ROUGH_SHARE
+from ziplm.stages.measure import MIN_ROUNDS
 from ziplm.stages.prune import in_chunks
-from ziplm.stages.refit import MOST_SAMPLES
+from ziplm.stages.refit import MOST_SAMPLES, TRIED_SHARE
 from ziplm.tasks.base import Features
+from ziplm.tasks.heads import Classification
 
 # What the probe does not measure.
 SMALL_PASSES = 3  # forward passes of the small model in a refit
 FIT_ROUNDS = 2.4  # there are two or three, and rarely one
-ROUNDS, WARM_UP = 120, 8  # rounds of a measurement, unless its time limit comes first, and before them
+ROUNDS_OVER_LEAST = 2.0  # rounds of a measurement over the least number, unless its time limit comes first
+WARM_UP, WARM_UP_SECONDS = 4, 1.0  # rounds before a measurement, or two of slow models
+RACED = 0.4  # share of the samples on which the search evaluates a candidate, on average
 UNKNOWN_SPEEDUP = 2.0  # of a target that states no speed
 ATTEMPTS = 2  # finished models of a recover target, usually
 TRIALS = 3  # of learning rates, where none is given
@@ -74,7 +79,8 @@ class CostModel:
         speedup, options = self.speedup(target), self._options
         stages = {
             "search": self._search(speedup),
-            "fit": FIT_ROUNDS * (self._times.export + self._measurement(speedup)),
+            "fit": FIT_ROUNDS
+            * (self._times.export + self._measurement(speedup, ROUGH_ROUNDS, ROUGH_SHARE)),
             "refit": self._refit(speedup),
         }
         if options.trains:
@@ -114,13 +120,20 @@ class CostModel:
         # Layers before the first change are not run again, which makes up for putting a candidate together.
         candidate = times.forward / faster + times.divergence
         searches = self._options.search != "prior" and faster > 1  # int8 alone may be enough
-        candidates = max(PRIORS, self._options.evaluations if searches else 0)
-        on_search = candidates * candidate + times.forward  # the outputs to compare with
+        raced = max(0, self._options.evaluations - PRIORS) if searches else 0
+        share = RACED if self._options.search == "direct" else 1.0
+        on_search = (PRIORS + share * raced) * candidate + times.forward  # the outputs to compare with
         on_judging = 2 * candidate + times.forward
         return on_search * self._tokens(samples.search) + on_judging * self._tokens(samples.judging)
 
-    def _measurement(self, speedup: float) -> float:
-        """Estimate a measurement beside the dense model; in an engine, eager torch is measured as well."""
+    def _measurement(self, speedup: float, least: int = MIN_ROUNDS, share: float = 1.0) -> float:
+        """Estimate a measurement beside the dense model; in an engine, eager torch is measured as well.
+
+        Args:
+            speedup: the speedup of the model.
+            least: smallest number of rounds.
+            share: share of the time limit.
+        """
         if self._options.latency_table is not None:
             return 0.0
         setting, times = self._start.setting, self._times
@@ -131,8 +144,9 @@ class CostModel:
         if setting.clock == "wall":  # quick models are repeated until they take as long as the slowest one
             models = [max(models)] * len(models)
         one_round = sum(models) * len(setting.lengths)
-        limit = self._options.measure_seconds / max(1.0, times.waiting)
-        return min(ROUNDS * one_round, limit) + WARM_UP * one_round
+        limit = share * self._options.measure_seconds / max(1.0, times.waiting)
+        warm_up = min(WARM_UP * one_round, max(2 * one_round, WARM_UP_SECONDS))
+        return min(ROUNDS_OVER_LEAST * least * one_round, limit) + warm_up
 
     def _refit(self, speedup: float) -> float:
         faster = self._in_torch(speedup)
@@ -142,15 +156,18 @@ class CostModel:
         sums = times.statistics - times.forward
         fitting = times.forward + (SMALL_PASSES * times.forward + sums) / faster
         share = min(1.0, MOST_SAMPLES / len(samples.calibration))
-        comparing = 2 * self._comparison(samples.not_calibrated, faster)  # before and after
-        return share * fitting * self._tokens(samples.calibration) + comparing
+        fit = share * fitting * self._tokens(samples.calibration)
+        trial = TRIED_SHARE * fit + self._comparison(samples.judging, faster, models=2)
+        if isinstance(self._start.task.head, Classification):  # fitting the first layers did not help so far
+            return trial
+        return trial + (1 - TRIED_SHARE) * fit + self._comparison(samples.not_calibrated, faster, models=2)
 
     def _tokens(self, samples: Sequence[Features]) -> int:
         return padded_tokens(samples, self._options.calibration_batch_size)
 
-    def _comparison(self, samples: Sequence[Features], faster: float) -> float:
-        """Estimate the comparison of a model with another in torch."""
-        each = self._times.forward * (1 + 1 / faster) + self._times.divergence
+    def _comparison(self, samples: Sequence[Features], faster: float, models: int = 1) -> float:
+        """Estimate the comparison of models with the dense one in torch."""
+        each = self._times.forward * (1 + models / faster) + models * self._times.divergence
         return each * padded_tokens(samples, BATCH_SIZE)
 
     def _evaluation(self, seconds: float) -> float:

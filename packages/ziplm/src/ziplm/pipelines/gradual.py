@@ -82,7 +82,7 @@ def make_member(
     The seed of the recipe is also that of the samples, the fisher and the search.
     """
     seed = recipe.training.seed
-    samples = draw_samples(start.splits.train, start.options, start.task, seed)
+    samples = draw_samples(start.splits.train, start.options, start.task, start.dense, seed)
     pruned = prune_model(start, current, dense_choices, samples, seed, run)
     state = run.target_state(target.name)
     shrunk = build_shrunk(start, pruned, target, state, run)

@@ -34,7 +34,7 @@ def load_start(options: Options, run: Run) -> Start:
     with run.reporter.stage("reading data"):
         splits = task.load_splits(dense, tokenizer, options.source, length)
     _check(options, task, splits)
-    samples = draw_samples(splits.train, options, task, options.seed)
+    samples = draw_samples(splits.train, options, task, dense, options.seed)
     keep_loaded(run, options, dense, samples)
     run.detail(
         f"samples: {len(samples.calibration)} to calibrate, {len(samples.search)} to search, "

@@ -30,9 +30,9 @@ from ziplm.runs.contents import require_free
 from ziplm.runs.folder import Run
 from ziplm.runs.progress import Advance
 from ziplm.stages.choices import Levels
-from ziplm.stages.evaluate import divergences
-from ziplm.stages.fit import Fitted, fit_levels
-from ziplm.stages.measure import Measured, measure
+from ziplm.stages.evaluate import divergences_of_each
+from ziplm.stages.fit import ROUGH_ROUNDS, ROUGH_SHARE, Fitted, fit_levels
+from ziplm.stages.measure import MIN_ROUNDS, Measured, measure
 from ziplm.stages.refit import refit, with_own_outputs
 from ziplm.stages.race import BATCHES
 from ziplm.stages.search import Found, Loss, Race, find_levels
@@ -105,7 +105,7 @@ def fit(start: Start, pruned: Pruned, found: Found, aim: Target, state: Path, ru
     def measure_levels(levels: Levels) -> Measured:
         small = shrink_to(pruned, levels)
         with run.stage("fit", "fit: measure") as advance, briefly_in_engine(start, small) as served:
-            measured = _measured_beside_dense(start, served, run, advance)
+            measured = _measured_beside_dense(start, served, run, advance, roughly=True)
         predicted = pruned.choices.dense_seconds / pruned.choices.seconds(levels)
         run.reporter.note(f"fit: measured {measured}, predicted {predicted:.2f}x")
         return measured
@@ -154,13 +154,17 @@ def measure_finished(start: Start, served: PreTrainedModel, state: Path, run: Ru
     return run.stored(state / "measured.json", lambda: run.workers.first(make), parse=measured_in)
 
 
-def _measured_beside_dense(start: Start, served: PreTrainedModel, run: Run, advance: Advance) -> Measured:
+def _measured_beside_dense(
+    start: Start, served: PreTrainedModel, run: Run, advance: Advance, *, roughly: bool = False
+) -> Measured:
+    """Measure a model; roughly where several measurements and the latency table are combined."""
     return measure(
         dense_in_engine(start, run),
         served,
         start.setting,
         eager=start.dense if start.setting.runs_files else None,
-        max_seconds=start.options.measure_seconds,
+        min_rounds=ROUGH_ROUNDS if roughly else MIN_ROUNDS,
+        max_seconds=start.options.measure_seconds * (ROUGH_SHARE if roughly else 1.0),
         progress=lambda rounds, used: advance(used, 1.0),
     )
 
@@ -175,35 +179,51 @@ def refit_if_better(
 ) -> tuple[PreTrainedModel, Refitted | None]:
     """Refit the model; keep the result if it is clearly closer to the current model on held-out samples.
 
-    The first process refits and sends the weights to the others; all share the batches of the comparison.
+    The first process refits and sends the weights to the others; all share the batches of the comparison. If
+    the first layers that are fitted make the model worse, the others are not.
 
     Returns:
         The model that is kept, and how the two compare; None without refit.
     """
     if not start.options.refit:
         return small, None
+    current, task, samples = pruned.current, start.task, pruned.samples
+    tried: list[Refitted] = []  # after the first layers, in the first process
+
+    def promises(partly_refitted: PreTrainedModel) -> bool:
+        before, after = divergences_of_each([small, partly_refitted], current, task, samples.judging)
+        tried.append(Refitted(mean_divergence(before), mean_divergence(after), kept=False))
+        return tried[-1].after < tried[-1].before
+
     with run.stage("refit") as advance:
-        branches = start.remaining_branches(pruned.current)
         weights = {
-            branch.name: token_weights(pruned.fisher, branch, pruned.samples)[0] for branch in branches
+            branch.name: token_weights(pruned.fisher, branch, samples)[0]
+            for branch in start.remaining_branches(current)
         }
         # Not `Workers.first`, which would send the whole model as an object: only the weights are sent.
         if run.workers.rank == 0:
             refitted = refit(
-                pruned.current,
+                current,
                 small,
-                start.task,
-                pruned.samples.calibration,
+                task,
+                samples.calibration,
                 weights,
                 batch_size=start.options.calibration_batch_size,
                 progress=advance,
+                go_on=promises,
             )
         else:
             refitted = with_own_outputs(small)
+        trial = run.workers.first(lambda: tried[0])
+        if trial.after >= trial.before:
+            run.detail(
+                f"refit: ended after a third of the layers, divergence {trial.before:.4g} before and "
+                f"{trial.after:.4g} after, not kept"
+            )
+            return small, trial
         run.workers.spread_weights(refitted)
-        before, after = (
-            divergences(model, pruned.current, start.task, pruned.samples.not_calibrated, run.workers)
-            for model in (small, refitted)
+        before, after = divergences_of_each(
+            [small, refitted], current, task, samples.not_calibrated, run.workers
         )
     kept = is_clearly_lower(after, before)
     compared = Refitted(mean_divergence(before), mean_divergence(after), kept)

@@ -71,7 +71,6 @@ def predict_split(
     return task.predict(model, features, batch_size, progress=progress)
 
 
-@torch.inference_mode()
 def divergences(
     model: PreTrainedModel,
     reference: PreTrainedModel,
@@ -84,10 +83,25 @@ def divergences(
     Raises:
         NotFinite: if an output of either model, or the divergence, is not finite.
     """
-    head, parts = task.head, []
+    (found,) = divergences_of_each([model], reference, task, features, workers)
+    return found
+
+
+@torch.inference_mode()
+def divergences_of_each(
+    models: Sequence[PreTrainedModel],
+    reference: PreTrainedModel,
+    task: Task,
+    features: Sequence[Features],
+    workers: Workers = ALONE,
+) -> list[list[Divergence]]:
+    """Return the divergences of several models from the same reference, which then runs only once."""
+    parts: list[list[Divergence]] = []  # of each batch
     for _, batch in workers.share(task.batches(features, BATCH_SIZE, reference.device)):
         wanted = finite_outputs(task, reference, batch)
-        part = head.divergence(model, finite_outputs(task, model, batch), wanted, batch)
-        require_finite("the divergence from the reference model", [torch.tensor(part.total)])
-        parts.append(part)
-    return workers.gathered(parts)
+        parts.append([])
+        for model in models:
+            part = task.head.divergence(model, finite_outputs(task, model, batch), wanted, batch)
+            require_finite("the divergence from the reference model", [torch.tensor(part.total)])
+            parts[-1].append(part)
+    return [list(of_model) for of_model in zip(*workers.gathered(parts), strict=True)]

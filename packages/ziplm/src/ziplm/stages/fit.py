@@ -22,6 +22,7 @@ Explain = Callable[[str], None]
 Speed = Callable[..., str]
 """Formats the seconds of a model as its target states them, and the ends of their interval if given."""
 ROUNDS = 3
+ROUGH_ROUNDS, ROUGH_SHARE = 10, 0.4  # rounds of one measurement, and its share of the time limit
 CERTAIN = 1.96  # standard deviations: an interval of 95 %
 TOLERANCE = 0.01
 

@@ -33,6 +33,7 @@ from ziplm.stages.workload import (
     setting_for,
 )
 
+MIN_ROUNDS = 30  # of a measurement that is reported
 ENGINES = {"eager": EagerEngine, "compile": CompileEngine}
 
 
@@ -75,6 +76,7 @@ def measure(
     *,
     eager: PreTrainedModel | None = None,
     rel_error: float = 0.01,
+    min_rounds: int = MIN_ROUNDS,
     max_seconds: float = 30.0,
     progress: Callable[[int, float], None] | None = None,
 ) -> Measured:
@@ -86,6 +88,7 @@ def measure(
         setting: where and on which inputs to measure.
         eager: the dense model in torch, to be measured in the same rounds; None to leave it out.
         rel_error: relative error at which the measurement stops.
+        min_rounds: number of rounds before which it does not stop, unless the time is up.
         max_seconds: time limit of the measurement.
         progress: called with the number of rounds and the share of the time used.
     """
@@ -93,7 +96,14 @@ def measure(
     if eager is not None:
         models["eager"] = eager
     return Measured.of(
-        compare_models(models, setting, rel_error=rel_error, max_seconds=max_seconds, progress=progress)
+        compare_models(
+            models,
+            setting,
+            rel_error=rel_error,
+            min_rounds=min_rounds,
+            max_seconds=max_seconds,
+            progress=progress,
+        )
     )
 
 
@@ -146,6 +156,7 @@ def compare_models(
     setting: Setting,
     *,
     rel_error: float = 0.01,
+    min_rounds: int = MIN_ROUNDS,
     max_seconds: float = 60.0,
     progress: Callable[[int, float], None] | None = None,
 ) -> Comparison:
@@ -177,6 +188,7 @@ def compare_models(
             variants,
             inputs,
             rel_error=rel_error,
+            min_rounds=min_rounds,
             max_seconds=max_seconds,
             clock=clock,
             threads=setting.threads,
