@@ -8,7 +8,7 @@ import pytest
 from latency_profiler import LatencyTable
 from ziplm import Options
 from ziplm.pipelines.common_steps import make_choices
-from ziplm.pipelines.cost_model import FIT_ROUNDS, CostModel
+from ziplm.pipelines.cost_model import FIT_ROUNDS, RACED, CostModel
 from ziplm.pipelines.estimates import Estimates, estimate
 from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.plan import plan, time_lines
@@ -16,6 +16,8 @@ from ziplm.pipelines.probe import probe
 from ziplm.pipelines.units import UnitTimes, padded_tokens
 from ziplm.runs.folder import Run
 from ziplm.runs.progress import Silent
+from ziplm.stages.fit import ROUGH_ROUNDS
+from ziplm.stages.measure import MIN_ROUNDS
 from ziplm.tasks import make_task
 from ziplm_compressed import options_for
 from ziplm_gradual import gradual_options
@@ -72,9 +74,13 @@ def test_tokens_with_their_padding_are_counted(options: dict[str, Any]) -> None:
     candidate = 0.5  # half the size
     search, judging = tokens(options, "search"), tokens(options, "judging")
     assert options["evaluations"] == 5
-    assert stages["search"] == pytest.approx(search * (5 * candidate + 1) + judging * (2 * candidate + 1))
-    fitted, compared = tokens(options, "calibration"), tokens(options, "both", 8)
-    assert stages["refit"] == pytest.approx(fitted * (1 + (3 + 2) / 2) + compared * 2 * 1.5)
+    evaluated_in_full = 3 + 2 * RACED  # three priors, and two others that may be given up
+    assert stages["search"] == pytest.approx(
+        search * (evaluated_in_full * candidate + 1) + judging * (2 * candidate + 1)
+    )
+    fitted, compared = tokens(options, "calibration"), tokens(options, "judging", 8)
+    tried = fitted * (1 + (3 + 2) / 2) / 3 + compared * (1 + 2 / 2)  # a third of the layers, and two models
+    assert stages["refit"] == pytest.approx(tried)
     evaluated, judged = tokens(options, "evaluation"), tokens(options, "judging", 8)
     assert stages["evaluate"] == pytest.approx(evaluated * (0.5 + 1) + judged * 1.5)  # and the dense model
     assert stages["fit"] == stages["measure"] == 0  # with a latency table, nothing is measured
@@ -115,10 +121,9 @@ def test_each_round_of_a_fit_exports_and_measures_three_models(options: dict[str
     times = replace(UNIT, export=100.0, served=0.5)  # eager torch is half as fast
     model = CostModel(start, run, choices, times)
     one_round = (1 + 1 / 2 + 2) * choices.dense_seconds  # dense, compressed, and dense in eager torch
-    measurement = (120 + 8) * one_round
     stages = model.target(asked.targets()[0])
-    assert stages["measure"] == pytest.approx(measurement)
-    assert stages["fit"] == pytest.approx(FIT_ROUNDS * (100 + measurement))
+    assert stages["measure"] == pytest.approx((2 * MIN_ROUNDS + 4) * one_round)
+    assert stages["fit"] == pytest.approx(FIT_ROUNDS * (100 + (2 * ROUGH_ROUNDS + 4) * one_round))
     assert model.dense_export() == 100
     folder = run.folder / "state" / "engine" / "dense"
     folder.mkdir(parents=True)
@@ -130,7 +135,8 @@ def test_a_model_that_int8_makes_faster_is_larger_in_torch(options: dict[str, An
     options = in_onnxruntime(options, quantize="int8", speedup=[4.0])
     (found,) = estimated(options, served, int8=2.0).targets.values()
     search, judging = tokens(options, "search"), tokens(options, "judging")
-    assert found["search"] == pytest.approx(search * (5 * 0.5 + 1) + judging * (2 * 0.5 + 1))  # not 0.25
+    in_full = 3 + 2 * RACED
+    assert found["search"] == pytest.approx(search * (in_full * 0.5 + 1) + judging * (2 * 0.5 + 1))  # not 0.25
     evaluated, judged = tokens(options, "evaluation"), tokens(options, "judging", 8)
     in_engine = 0.1 * 2 / 4  # the probe has timed the dense model in int8
     assert found["evaluate"] == pytest.approx(evaluated * (in_engine + 0.5 + 1) + judged * 1.5)
@@ -175,9 +181,9 @@ def test_a_measurement_ends_at_its_limit_or_after_its_rounds(options: dict[str, 
     measuring = replace(start, options=Options(**{**options, "latency_table": None, "measure_seconds": 10.0}))
     one_round = 1.5 * choices.dense_seconds
     model = CostModel(measuring, run, choices, UNIT)
-    assert model._measurement(2.0) == pytest.approx(min(120 * one_round, 10) + 8 * one_round)
+    assert model._measurement(2.0) == pytest.approx(min(2 * MIN_ROUNDS * one_round, 10) + 4 * one_round)
     busy = CostModel(measuring, run, choices, replace(UNIT, waiting=1e6))
-    assert busy._measurement(2.0) == pytest.approx(1e-5 + 8 * one_round)  # the limit is in wall time
+    assert busy._measurement(2.0) == pytest.approx(1e-5 + 4 * one_round)  # the limit is in wall time
 
 
 def test_gradual_runs_prune_and_train_for_each_target(tmp_path: Path) -> None:

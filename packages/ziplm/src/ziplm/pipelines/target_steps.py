@@ -193,7 +193,7 @@ def refit_if_better(
     def promises(partly_refitted: PreTrainedModel) -> bool:
         before, after = divergences_of_each([small, partly_refitted], current, task, samples.judging)
         tried.append(Refitted(mean_divergence(before), mean_divergence(after), kept=False))
-        return tried[-1].after < tried[-1].before
+        return is_promising(tried[-1])
 
     with run.stage("refit") as advance:
         weights = {
@@ -215,7 +215,7 @@ def refit_if_better(
         else:
             refitted = with_own_outputs(small)
         trial = run.workers.first(lambda: tried[0])
-        if trial.after >= trial.before:
+        if not is_promising(trial):
             run.detail(
                 f"refit: ended after a third of the layers, divergence {trial.before:.4g} before and "
                 f"{trial.after:.4g} after, not kept"
@@ -232,6 +232,11 @@ def refit_if_better(
         + ("kept" if kept else "not kept")
     )
     return (refitted if kept else small), compared
+
+
+def is_promising(trial: Refitted) -> bool:
+    """Return whether the rest of a model is worth refitting, from what its first layers gained."""
+    return trial.after < trial.before
 
 
 def guess_speedup(start: Start, pruned: Pruned, target: Target, run: Run) -> Guess:
