@@ -193,16 +193,11 @@ def bench(session: nox.Session) -> None:
     """Run benchmarks: ``nox -s bench`` for all, ``nox -s bench -- obs --help`` for one."""
     install_bench(session)
     alone = ["obs", "profiler", "spdy", "distill", "surgery", "stitch", "stages", "estimates", "engines"]
-    with_data = [
-        "models",
-        "oneshot",
-        "gradual",
-        "runs",
-        "architectures",
-    ]  # need --data, and hours: only when asked for
+    # These need hours, and all but the last need --data: only when asked for.
+    only_asked = ["models", "oneshot", "gradual", "runs", "architectures", "stages_defaults"]
     chosen, options = session.posargs[:1], session.posargs[1:]
-    if unknown := [name for name in chosen if name not in alone + with_data]:
-        session.error(f"no benchmark {unknown[0]!r}; there are: {', '.join(alone + with_data)}")
+    if unknown := [name for name in chosen if name not in alone + only_asked]:
+        session.error(f"no benchmark {unknown[0]!r}; there are: {', '.join(alone + only_asked)}")
     if chosen == ["architectures"]:
         session.install("--no-deps", "--require-hashes", "-r", "bench/architectures.txt")
     for name in chosen or alone:

@@ -136,7 +136,9 @@ def test_a_model_that_int8_makes_faster_is_larger_in_torch(options: dict[str, An
     (found,) = estimated(options, served, int8=2.0).targets.values()
     search, judging = tokens(options, "search"), tokens(options, "judging")
     in_full = 3 + 2 * RACED
-    assert found["search"] == pytest.approx(search * (in_full * 0.5 + 1) + judging * (2 * 0.5 + 1))  # not 0.25
+    assert found["search"] == pytest.approx(
+        search * (in_full * 0.5 + 1) + judging * (2 * 0.5 + 1)
+    )  # not 0.25
     evaluated, judged = tokens(options, "evaluation"), tokens(options, "judging", 8)
     in_engine = 0.1 * 2 / 4  # the probe has timed the dense model in int8
     assert found["evaluate"] == pytest.approx(evaluated * (in_engine + 0.5 + 1) + judged * 1.5)

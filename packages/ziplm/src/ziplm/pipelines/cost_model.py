@@ -79,8 +79,7 @@ class CostModel:
         speedup, options = self.speedup(target), self._options
         stages = {
             "search": self._search(speedup),
-            "fit": FIT_ROUNDS
-            * (self._times.export + self._measurement(speedup, ROUGH_ROUNDS, ROUGH_SHARE)),
+            "fit": FIT_ROUNDS * (self._times.export + self._measurement(speedup, ROUGH_ROUNDS, ROUGH_SHARE)),
             "refit": self._refit(speedup),
         }
         if options.trains:

@@ -33,8 +33,8 @@ from ziplm.stages.choices import Levels
 from ziplm.stages.evaluate import divergences_of_each
 from ziplm.stages.fit import ROUGH_ROUNDS, ROUGH_SHARE, Fitted, fit_levels
 from ziplm.stages.measure import MIN_ROUNDS, Measured, measure
-from ziplm.stages.refit import refit, with_own_outputs
 from ziplm.stages.race import BATCHES
+from ziplm.stages.refit import refit, with_own_outputs
 from ziplm.stages.search import Found, Loss, Race, find_levels
 from ziplm.stages.shrink import shrink_to_sizes
 from ziplm.stages.stitch import CandidateLoss, Stitcher
