@@ -2,7 +2,7 @@
 
     nox -s bench -- stages_defaults                           # texts as long as those of SST-2
     nox -s bench -- stages_defaults --length 384              # texts of 384 tokens: hours
-    nox -s bench -- stages_defaults --against CHECKOUT        # beside the same run with the code of a checkout
+    nox -s bench -- stages_defaults --against CHECKOUT        # beside a run with the code of a checkout
 
 Weights and words are random. Times are CPU seconds of one thread, and multiples of one forward pass of the
 dense model over the calibration samples, a unit that carries over to other machines. With --against, both
@@ -27,6 +27,7 @@ from harness import announce, print_table
 from stages import WORDS, Watch, word_tokenizer
 from transformers import BertConfig, BertForSequenceClassification
 
+KIND: Any = BertForSequenceClassification
 SAMPLES, TRAINING, VALIDATION = 2048, 4000, 872
 # Words of a text: the logarithm's mean and standard deviation. SST-2's training texts are phrases with a
 # median of 6 words and a mean of 8, its validation texts are sentences.
@@ -38,7 +39,7 @@ PARTS = {"calibrate: gradients": "calibrate", "calibrate: inputs": "calibrate", 
 def make_inputs(folder: Path, length: int | None) -> None:
     """Save a random BERT-base with a tokenizer, and texts for its task."""
     torch.manual_seed(0)
-    model = BertForSequenceClassification(BertConfig())
+    model = KIND(BertConfig())
     ziplm.save(model, folder / "dense", word_tokenizer(decoder=False))
     draw = random.Random(0)
     for name, count in (("train", TRAINING), ("validation", VALIDATION)):
@@ -59,7 +60,7 @@ def options_for(folder: Path, output: str, length: int | None) -> dict[str, Any]
 @torch.inference_mode()
 def forward_seconds(folder: Path) -> float:
     """Return the CPU seconds of one forward pass over as many texts as are calibrated on by default."""
-    model = BertForSequenceClassification.from_pretrained(folder / "dense").eval()
+    model = KIND.from_pretrained(folder / "dense").eval()
     tokenizer = word_tokenizer(decoder=False)
     texts = [
         row.rsplit(",", 1)[0] for row in (folder / "train.csv").read_text().splitlines()[1 : SAMPLES + 1]
@@ -104,7 +105,7 @@ def compare(folder: Path, length: int | None, checkouts: list[Path]) -> None:
     """Run the command with the code of several checkouts at the same time, and print what each takes."""
     running = {start_command(folder, f"run{n}", length, one).pid: one for n, one in enumerate(checkouts)}
     start = time.perf_counter()
-    rows = []
+    rows: list[tuple[str, float, str, str]] = []
     while running:
         pid, status, used = os.wait4(-1, 0)
         checkout = running.pop(pid, None)
@@ -113,8 +114,8 @@ def compare(folder: Path, length: int | None, checkouts: list[Path]) -> None:
         if status:
             raise SystemExit(f"the run with the code of {checkout} failed")
         spent, wall = used.ru_utime + used.ru_stime, time.perf_counter() - start
-        rows.append([str(checkout), spent, f"{wall:.0f}", f"{used.ru_maxrss / 1024:.0f}"])
-    least = min(float(row[1]) for row in rows)
+        rows.append((str(checkout), spent, f"{wall:.0f}", f"{used.ru_maxrss / 1024:.0f}"))
+    least = min(row[1] for row in rows)
     print_table(
         "the same run with the code of each checkout, at the same time",
         ["", "CPU seconds", "over the least", "wall seconds", "peak memory, MiB"],
