@@ -6,6 +6,7 @@ It runs the same functions as the stages, so that estimates follow when a stage 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from obs_structured import prune
@@ -19,8 +20,8 @@ from ziplm.tasks.base import Features
 from ziplm.tasks.heads import Batch, inputs_of
 
 PART_SECONDS = 0.7  # of forward passes for each part of the probe; other parts take a few times as long
-BATCHES = 4  # of samples
-FEWEST_SAMPLES, MOST_SAMPLES = BATCHES, 64
+BATCH_TOKENS = 256  # of each batch, if the run's batches are not smaller: with fewer, a token takes longer
+FEWEST_BATCHES, MOST_BATCHES = 2, 16
 PRUNED_COLUMNS = 1024  # of the small pruning
 PRIORS = 3  # that are computed from a trace
 OPTIMIZED = 2**22  # parameters in the probe of the optimizer
@@ -31,10 +32,9 @@ def probe(start: Start) -> UnitTimes:
     on_cpu = start.dense.device.type == "cpu"
     now = time.process_time if on_cpu else time.perf_counter
     wall, spent = time.perf_counter(), now()
-    samples = _few_samples(start, start.samples.calibration, now)
-    batch_size = _batch_size(samples)
-    tokens = padded_tokens(samples, batch_size)
-    forward, divergence = _forward_and_divergence(start, samples, now)
+    few = _few_samples(start, start.samples.calibration, now)
+    samples, batch_size, tokens = few.samples, few.batch_size, few.tokens
+    forward, divergence = _forward_and_divergence(start, few, now)
     options = start.options
     trains = options.trains
 
@@ -53,7 +53,7 @@ def probe(start: Start) -> UnitTimes:
         "fisher": _seconds(fisher, now) / tokens if options.gradients else 0.0,
         "statistics": _seconds(statistics, now) / tokens,
         "pruning": _pruning(start, now),
-        "training": _training(start, samples, now) / tokens if trains else 0.0,
+        "training": _training(start, few, now) / tokens if trains else 0.0,
         "optimizer": _optimizer(start, now) / OPTIMIZED if trains else 0.0,
         **_evaluation(start, now),
     }
@@ -67,46 +67,53 @@ def _seconds(work: Callable[[], object], now: Callable[[], float]) -> float:
     return now() - begin
 
 
-def _few_samples(start: Start, samples: Sequence[Features], now: Callable[[], float]) -> list[Features]:
-    """Return samples of all lengths, as many as forward passes take `PART_SECONDS` for."""
+class _Few(NamedTuple):
+    """A few samples, and how many of them form a batch."""
+
+    samples: list[Features]
+    batch_size: int
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens with padding."""
+        return padded_tokens(self.samples, self.batch_size)
+
+    def batches(self, start: Start, model: PreTrainedModel) -> Iterator[Batch]:
+        """Yield the batches on a model's device."""
+        for _, batch in start.task.batches(self.samples, self.batch_size, model.device):
+            yield batch
+
+
+def _few_samples(start: Start, samples: Sequence[Features], now: Callable[[], float]) -> _Few:
+    """Return batches of neighbours among samples sorted by length: about `PART_SECONDS` of forward passes."""
     ordered = sorted(samples, key=lambda sample: len(sample["input_ids"]))
-    first = _spread(ordered, FEWEST_SAMPLES)
+    usual = max(1, len(ordered[len(ordered) // 2]["input_ids"]))
+    size = min(start.options.calibration_batch_size, max(1, BATCH_TOKENS // usual), len(ordered))
+    first = _Few(_spread(ordered, size, 1), size)
     _forward(start, first)  # the first pass of a process takes longer
-    each = _seconds(lambda: _forward(start, first), now) / len(first)
-    return _spread(ordered, int(min(MOST_SAMPLES, max(FEWEST_SAMPLES, PART_SECONDS / max(each, 1e-9)))))
+    each = max(_seconds(lambda: _forward(start, first), now), 1e-9)
+    batches = int(min(MOST_BATCHES, max(FEWEST_BATCHES, PART_SECONDS / each)))
+    return _Few(_spread(ordered, size, batches), size)
 
 
-def _spread(ordered: Sequence[Features], count: int) -> list[Features]:
-    """Return up to `count` samples: neighbours, which form a batch, in `BATCHES` places."""
-    size = max(1, min(count, len(ordered)) // BATCHES)
-    room = len(ordered) - size
-    places = sorted({round((2 * number + 1) * room / (2 * BATCHES)) for number in range(BATCHES)})
-    chosen = sorted({place + offset for place in places for offset in range(size)})
-    return [ordered[index] for index in chosen]
-
-
-def _batch_size(samples: Sequence[Features]) -> int:
-    return max(1, len(samples) // BATCHES)
-
-
-def _batches(start: Start, samples: Sequence[Features], model: PreTrainedModel) -> Iterator[Batch]:
-    for _, batch in start.task.batches(samples, _batch_size(samples), model.device):
-        yield batch
+def _spread(ordered: Sequence[Features], size: int, batches: int) -> list[Features]:
+    """Return groups of neighbours in several places; fewer groups if there are not enough samples."""
+    batches = min(batches, len(ordered) // size)
+    room = len(ordered) - batches * size  # between the groups
+    starts = [number * size + round((2 * number + 1) * room / (2 * batches)) for number in range(batches)]
+    return [ordered[start + offset] for start in starts for offset in range(size)]
 
 
 @torch.inference_mode()
-def _forward(start: Start, samples: Sequence[Features]) -> list[torch.Tensor]:
-    batches = _batches(start, samples, start.dense)
-    return [start.task.head.outputs(start.dense, batch) for batch in batches]
+def _forward(start: Start, few: _Few) -> list[torch.Tensor]:
+    return [start.task.head.outputs(start.dense, batch) for batch in few.batches(start, start.dense)]
 
 
 @torch.inference_mode()
-def _forward_and_divergence(
-    start: Start, samples: Sequence[Features], now: Callable[[], float]
-) -> tuple[float, float]:
+def _forward_and_divergence(start: Start, few: _Few, now: Callable[[], float]) -> tuple[float, float]:
     outputs: list[torch.Tensor] = []
-    forward = _seconds(lambda: outputs.extend(_forward(start, samples)), now)
-    batches = _batches(start, samples, start.dense)
+    forward = _seconds(lambda: outputs.extend(_forward(start, few)), now)
+    batches = few.batches(start, start.dense)
 
     def compare() -> None:
         for made, batch in zip(outputs, batches, strict=True):
@@ -118,12 +125,12 @@ def _forward_and_divergence(
 def _evaluation(start: Start, now: Callable[[], float]) -> dict[str, float]:
     """Time the evaluation of the dense model, in torch and in the engine of the run, and its export."""
     examples = [example for split in start.splits.evaluation.values() for example in split]
-    samples = _few_samples(start, examples, now)
-    tokens = padded_tokens(samples, _batch_size(samples))
+    few = _few_samples(start, examples, now)
+    tokens = few.tokens
 
     @torch.inference_mode()
     def evaluate(model: PreTrainedModel) -> None:
-        for batch in _batches(start, samples, model):
+        for batch in few.batches(start, model):
             model(**inputs_of(batch))
 
     times = {"evaluation": _seconds(partial(evaluate, start.dense), now) / tokens}
@@ -163,10 +170,10 @@ def _pruning(start: Start, now: Callable[[], float]) -> float:
     return _seconds(work, now) / (rows * columns**2)
 
 
-def _training(start: Start, samples: Sequence[Features], now: Callable[[], float]) -> float:
+def _training(start: Start, few: _Few, now: Callable[[], float]) -> float:
     """Run forward and backward passes in training mode; nothing of the model is changed."""
     model: PreTrainedModel = start.dense
-    batches = _batches(start, samples, model)
+    batches = few.batches(start, model)
 
     def work() -> None:
         for batch in batches:
