@@ -78,9 +78,8 @@ def test_tokens_with_their_padding_are_counted(options: dict[str, Any]) -> None:
     assert stages["search"] == pytest.approx(
         search * (evaluated_in_full * candidate + 1) + judging * (2 * candidate + 1)
     )
-    fitted, compared = tokens(options, "calibration"), tokens(options, "judging", 8)
-    tried = fitted * (1 + (3 + 2) / 2) / 3 + compared * (1 + 2 / 2)  # a third of the layers, and two models
-    assert stages["refit"] == pytest.approx(tried)
+    fitted, compared = tokens(options, "calibration"), tokens(options, "both", 8)
+    assert stages["refit"] == pytest.approx(fitted * (1 + (3 + 2) / 2) + compared * (1 + 2 / 2))
     evaluated, judged = tokens(options, "evaluation"), tokens(options, "judging", 8)
     assert stages["evaluate"] == pytest.approx(evaluated * (0.5 + 1) + judged * 1.5)  # and the dense model
     assert stages["fit"] == stages["measure"] == 0  # with a latency table, nothing is measured

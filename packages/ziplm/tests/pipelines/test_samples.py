@@ -25,7 +25,7 @@ def calibrated(length: int, task: str = "classification", **more: Any) -> int:
     return len(samples.calibration)
 
 
-@pytest.mark.parametrize(("length", "expected"), [(1, 2048), (8, 2048), (10, 1639), (16, 1024), (512, 1024)])
+@pytest.mark.parametrize(("length", "expected"), [(1, 2048), (16, 2048), (20, 1639), (32, 1024), (512, 1024)])
 def test_long_texts_need_fewer_samples(length: int, expected: int) -> None:
     found = calibrated(length)
     assert found == expected

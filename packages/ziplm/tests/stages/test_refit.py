@@ -266,26 +266,3 @@ def test_with_constant_inputs_the_matrix_stays_and_the_bias_is_fitted() -> None:
     inputs, goal = wanted_from(dense, fitted, features)[branch.name]
     expected = (goal - inputs @ architecture.weight(fitted, branch).double().T).mean(0)
     torch.testing.assert_close(architecture.bias(fitted, branch).double(), expected, rtol=1e-3, atol=1e-3)
-
-
-def test_a_refit_ends_after_the_first_layers_if_they_do_not_help() -> None:
-    dense = lively_model(CLASSIFIER)
-    small, features = shrunk(dense, "heads and columns"), samples(CLASSIFIER, 12)
-    seen: list[PreTrainedModel] = []
-
-    def stop(model: PreTrainedModel) -> bool:
-        seen.append(model)
-        return False
-
-    ended = refit(dense, small, task_for(CLASSIFIER), features, {}, go_on=stop)
-    assert seen == [ended]
-    whole = refit(dense, small, task_for(CLASSIFIER), features, {}, go_on=lambda _: True)
-    first = len(architecture_of(dense).layers(dense)) // 3
-    architecture = architecture_of(dense)
-    for branch in architecture.branches(small):
-        before, partly, fully = (architecture.bias(model, branch) for model in (small, ended, whole))
-        assert before is not None
-        assert partly is not None
-        assert fully is not None
-        assert torch.equal(partly, fully) == (branch.layer < first)
-        assert torch.equal(partly, before) == (branch.layer >= first)

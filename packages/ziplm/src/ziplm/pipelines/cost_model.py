@@ -18,7 +18,7 @@ from ziplm.stages.evaluate import BATCH_SIZE
 from ziplm.stages.fit import ROUGH_ROUNDS, ROUGH_SHARE
 from ziplm.stages.measure import MIN_ROUNDS
 from ziplm.stages.prune import in_chunks
-from ziplm.stages.refit import MOST_SAMPLES, TRIED_SHARE
+from ziplm.stages.refit import MOST_SAMPLES, TRIAL_SAMPLES
 from ziplm.tasks.base import Features
 from ziplm.tasks.heads import Classification
 
@@ -154,12 +154,15 @@ class CostModel:
         times, samples = self._times, self._start.samples
         sums = times.statistics - times.forward
         fitting = times.forward + (SMALL_PASSES * times.forward + sums) / faster
-        share = min(1.0, MOST_SAMPLES / len(samples.calibration))
-        fit = share * fitting * self._tokens(samples.calibration)
-        trial = TRIED_SHARE * fit + self._comparison(samples.judging, faster, models=2)
-        if isinstance(self._start.task.head, Classification):  # fitting the first layers did not help so far
-            return trial
-        return trial + (1 - TRIED_SHARE) * fit + self._comparison(samples.not_calibrated, faster, models=2)
+        count = len(samples.calibration)
+        whole = min(1.0, MOST_SAMPLES / count) * fitting * self._tokens(samples.calibration)
+        whole += self._comparison(samples.not_calibrated, faster, models=2)
+        if count <= 2 * TRIAL_SAMPLES:
+            return whole
+        trial = TRIAL_SAMPLES / count * fitting * self._tokens(samples.calibration)
+        trial += self._comparison(samples.judging, faster, models=2)
+        # So far, refits have never helped classifiers, and always language models and embedders.
+        return trial if isinstance(self._start.task.head, Classification) else trial + whole
 
     def _tokens(self, samples: Sequence[Features]) -> int:
         return padded_tokens(samples, self._options.calibration_batch_size)

@@ -18,7 +18,14 @@ from transformers import PreTrainedModel
 
 from ziplm.options.options import Options
 from ziplm.options.targets import Target
-from ziplm.pipelines import common_steps, engine_steps, evaluation_steps, target_steps, training_steps
+from ziplm.pipelines import (
+    common_steps,
+    engine_steps,
+    evaluation_steps,
+    refit_steps,
+    target_steps,
+    training_steps,
+)
 from ziplm.pipelines.alternatives import measure_alternatives
 from ziplm.pipelines.estimates import forecast
 from ziplm.pipelines.loading import load_start
@@ -121,7 +128,7 @@ def build_shrunk(start: Start, pruned: Pruned, aim: Target, state: Path, run: Ru
     shrunk = target_steps.shrink_to(pruned, fitted.levels)
     if not any(fitted.levels):  # quantisation alone meets the target
         return Shrunk(shrunk, found, fitted, None)
-    small, refitted = target_steps.refit_if_better(start, pruned, shrunk, run)
+    small, refitted = refit_steps.refit_if_better(start, pruned, shrunk, run)
     return Shrunk(small, found, fitted, refitted)
 
 

@@ -16,7 +16,7 @@ FEWEST = 8  # smallest number of samples in each part of `Samples`, unless fewer
 # More samples than these hardly change what is pruned: this many tokens for each input of the widest output
 # matrix, so that its Hessian is known well enough, and this many texts, since classifiers look at one token
 # of each.
-TOKENS_PER_COLUMN, ENOUGH_SAMPLES = 8, 1024
+TOKENS_PER_COLUMN, ENOUGH_SAMPLES = 16, 1024
 
 
 def kept_apart(start: Start) -> tuple[Sequence[Features], list[Features]]:

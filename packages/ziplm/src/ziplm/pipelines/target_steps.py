@@ -1,4 +1,4 @@
-"""Steps that run for each target: search, fit, shrink, refit, measure, save.
+"""Steps that run for each target: search, fit, shrink, measure, save; `refit_steps` has the refit.
 
 Each step runs a stage within a run: it reports progress, decides which processes take part, and may store the
 result in the run folder.
@@ -23,23 +23,20 @@ from ziplm.pipelines.evaluation_steps import evaluate_dense, predict
 from ziplm.pipelines.recover import Candidate, Guess, bisect_speedup
 from ziplm.pipelines.report import exported_report
 from ziplm.pipelines.stored import fitted_in, found_in, guess_in, measured_in
-from ziplm.pipelines.values import Pruned, Refitted, Start, token_weights
+from ziplm.pipelines.values import Pruned, Start
 from ziplm.results.card import write_card
 from ziplm.results.sizes import sizes_text
 from ziplm.runs.contents import require_free
 from ziplm.runs.folder import Run
 from ziplm.runs.progress import Advance
 from ziplm.stages.choices import Levels
-from ziplm.stages.evaluate import divergences_of_each
 from ziplm.stages.fit import ROUGH_ROUNDS, ROUGH_SHARE, Fitted, fit_levels
 from ziplm.stages.measure import MIN_ROUNDS, Measured, measure
 from ziplm.stages.race import BATCHES
-from ziplm.stages.refit import refit, with_own_outputs
 from ziplm.stages.search import Found, Loss, Race, find_levels
 from ziplm.stages.shrink import shrink_to_sizes
 from ziplm.stages.stitch import CandidateLoss, Stitcher
 from ziplm.tasks.base import Features
-from ziplm.tasks.heads import is_clearly_lower, mean_divergence
 
 
 def loss_on(start: Start, features: Sequence[Features], stitcher: Stitcher, run: Run) -> CandidateLoss:
@@ -172,71 +169,6 @@ def _measured_beside_dense(
 def shrink_to(pruned: Pruned, levels: Levels) -> PreTrainedModel:
     """Return the current model with its branches at these levels."""
     return shrink_to_sizes(pruned.current, pruned.choices.chosen(levels), pruned.traces_in_order())
-
-
-def refit_if_better(
-    start: Start, pruned: Pruned, small: PreTrainedModel, run: Run
-) -> tuple[PreTrainedModel, Refitted | None]:
-    """Refit the model; keep the result if it is clearly closer to the current model on held-out samples.
-
-    The first process refits and sends the weights to the others; all share the batches of the comparison. If
-    the first layers that are fitted make the model worse, the others are not.
-
-    Returns:
-        The model that is kept, and how the two compare; None without refit.
-    """
-    if not start.options.refit:
-        return small, None
-    current, task, samples = pruned.current, start.task, pruned.samples
-    tried: list[Refitted] = []  # after the first layers, in the first process
-
-    def promises(partly_refitted: PreTrainedModel) -> bool:
-        before, after = divergences_of_each([small, partly_refitted], current, task, samples.judging)
-        tried.append(Refitted(mean_divergence(before), mean_divergence(after), kept=False))
-        return is_promising(tried[-1])
-
-    with run.stage("refit") as advance:
-        weights = {
-            branch.name: token_weights(pruned.fisher, branch, samples)[0]
-            for branch in start.remaining_branches(current)
-        }
-        # Not `Workers.first`, which would send the whole model as an object: only the weights are sent.
-        if run.workers.rank == 0:
-            refitted = refit(
-                current,
-                small,
-                task,
-                samples.calibration,
-                weights,
-                batch_size=start.options.calibration_batch_size,
-                progress=advance,
-                go_on=promises,
-            )
-        else:
-            refitted = with_own_outputs(small)
-        trial = run.workers.first(lambda: tried[0])
-        if not is_promising(trial):
-            run.detail(
-                f"refit: ended after a third of the layers, divergence {trial.before:.4g} before and "
-                f"{trial.after:.4g} after, not kept"
-            )
-            return small, trial
-        run.workers.spread_weights(refitted)
-        before, after = divergences_of_each(
-            [small, refitted], current, task, samples.not_calibrated, run.workers
-        )
-    kept = is_clearly_lower(after, before)
-    compared = Refitted(mean_divergence(before), mean_divergence(after), kept)
-    run.detail(
-        f"refit: divergence {compared.before:.4g} before and {compared.after:.4g} after, "
-        + ("kept" if kept else "not kept")
-    )
-    return (refitted if kept else small), compared
-
-
-def is_promising(trial: Refitted) -> bool:
-    """Return whether the rest of a model is worth refitting, from what its first layers gained."""
-    return trial.after < trial.before
 
 
 def guess_speedup(start: Start, pruned: Pruned, target: Target, run: Run) -> Guess:

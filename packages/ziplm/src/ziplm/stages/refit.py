@@ -7,7 +7,7 @@ it, and w the weight of the token. λ pulls towards the present weights Ŵ, not 
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
@@ -26,8 +26,8 @@ from ziplm.tasks.heads import Batch
 
 DAMPING = 0.01  # λ relative to the mean diagonal of the inputs' covariance
 STATE_BYTES = 2**30
-MOST_SAMPLES = 512
-TRIED_SHARE = 1 / 3  # of the layers, after which it is seen whether the refit helps
+MOST_SAMPLES = 1024
+TRIAL_SAMPLES = 256  # of a first refit, which shows whether a second one with all samples is worth it
 
 
 class _Enough(Exception):
@@ -46,7 +46,6 @@ def refit(
     most_samples: int = MOST_SAMPLES,
     batch_size: int = 32,
     progress: Progress | None = None,
-    go_on: Callable[[PreTrainedModel], bool] | None = None,
 ) -> PreTrainedModel:
     """Return a model like `small` with output matrices fitted to the current model's residual stream.
 
@@ -61,7 +60,6 @@ def refit(
         damping: λ relative to the mean variance of the inputs.
         batch_size: samples per batch.
         progress: called with the number of layers done and the total.
-        go_on: called with the model when the first third of its layers is fitted; False ends the refit.
     """
     architecture = architecture_of(current)
     small = with_own_outputs(small)
@@ -94,8 +92,6 @@ def refit(
         ]
         if progress is not None:
             progress(layer + 1, layers)
-        if go_on is not None and layer + 1 == math.ceil(TRIED_SHARE * layers) and not go_on(small):
-            break
     return small
 
 
