@@ -19,10 +19,14 @@ def test_constant_work_is_measured_exactly_and_stops_after_min_rounds() -> None:
     assert (timing.runs, timing.calls, timing.stopped, timing.rel_error) == (60, 1, "rel_error", 0.0)
 
 
-def test_statistics_are_those_of_the_samples_after_the_warm_up() -> None:
+@pytest.mark.parametrize(
+    ("first", "calls"), [(64.0, 1), (0.6, 1), (0.3, 2), (0.1, WARM_UP_CALLS), (0.01, WARM_UP_CALLS)]
+)
+def test_statistics_are_those_of_the_samples_after_the_warm_up(first: float, calls: int) -> None:
+    """Slow callables are called less often before the samples."""
     clock = FakeClock()
     times = [1.0, 1.25, 1.5, 2.0, 4.0]
-    untimed = [64.0] * (WARM_UP_CALLS + 1)  # warm-up, and the call that determines the calls per sample
+    untimed = [first] * (calls + 1)  # warm-up, and the call that determines the calls per sample
     timing = measure(clock.work_by(iter([*untimed, *times])), clock=clock, min_rounds=5, max_seconds=9.75)
     assert timing.seconds == np.percentile(times, 20)
     assert timing.median == 1.5
@@ -167,7 +171,7 @@ def test_timing_on_a_busy_machine_says_what_that_means() -> None:
 @given(st.lists(st.floats(0.002, 10.0), min_size=5, max_size=40))
 def test_a_quarter_of_the_samples_are_as_slow_as_slow_runs_says(times: list[float]) -> None:
     clock = FakeClock()
-    untimed = [1.0] * (WARM_UP_CALLS + 1)
+    untimed = [0.1] * (WARM_UP_CALLS + 1)
     work = clock.work_by(iter([*untimed, *times]))
     timing = measure(
         work, clock=clock, min_rounds=len(times), max_seconds=1e6, min_seconds=0.0, rel_error=1e9
