@@ -20,7 +20,7 @@ def test_constant_work_is_measured_exactly_and_stops_after_min_rounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "calls"), [(64.0, 1), (0.6, 1), (0.3, 2), (0.1, WARM_UP_CALLS), (0.01, WARM_UP_CALLS)]
+    ("first", "calls"), [(64.0, 1), (0.625, 1), (0.375, 2), (0.125, WARM_UP_CALLS), (1 / 64, WARM_UP_CALLS)]
 )
 def test_statistics_are_those_of_the_samples_after_the_warm_up(first: float, calls: int) -> None:
     """Slow callables are called less often before the samples."""
