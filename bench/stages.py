@@ -4,10 +4,10 @@
     python bench/stages.py --shapes bert-base    # only this shape
 
 Weights are random, and samples are few. The seconds of calibration, search and refit grow with the number of
-samples; those of pruning, and the memory of all stages, hardly depend on it (bench/stages_defaults.py times
-a whole run at the defaults). Memory is the kernel's
-high-water mark of the process during each stage, minus its memory before the model is loaded. The limit is
-three times the size of the model, plus the largest Hessian and its inverse.
+samples; those of pruning, and the memory of all stages, hardly depend on it. bench/stages_defaults.py times a
+whole run at the defaults. Memory is the kernel's high-water mark of the process during each stage, minus its
+memory before the model is loaded. The limit is three times the size of the model, plus the largest Hessian
+and its inverse.
 """
 
 import argparse
