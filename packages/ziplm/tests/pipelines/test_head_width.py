@@ -9,6 +9,7 @@ import ziplm
 from latency_profiler import LatencyCurve, LatencyTable
 from ziplm.architectures.base import Size
 from ziplm.architectures.registry import architecture_of
+from ziplm.options.toml import load_options, save_options
 from ziplm.stages.levels import seconds_of
 from ziplm_gradual import gradual_options
 from ziplm_pipeline import CLASSIFIER, DECODER, linear_table, lively_model
@@ -50,17 +51,12 @@ def narrower(sizes: list[Size]) -> int:
 @pytest.fixture(scope="module")
 def runs(files: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, ziplm.Family]:
     folder = tmp_path_factory.mktemp("runs")
-    more: dict[str, Any] = {
-        "speedup": [1.3, 1.6, 2.5],
-        "search": "prior",
-        "prior": "factored",
-        "head_width": True,
-    }
+    more: dict[str, Any] = {"speedup": [1.3, 1.6, 2.5], "search": "prior", "prior": "factored"}
     made = {
         name: ziplm.compress(**shared_options(files, name, folder / name, **more))
         for name in ("bert", "gpt2")
     }
-    embedding = shared_options(files, "embedding", folder / "embedding", speedup=[1.6], head_width=True)
+    embedding = shared_options(files, "embedding", folder / "embedding", speedup=[1.6])
     return {**made, "embedding": ziplm.compress(**embedding)}
 
 
@@ -88,7 +84,8 @@ def test_members_have_narrower_heads_within_their_budget(runs: dict[str, ziplm.F
 def test_without_head_width_heads_are_only_removed(
     files: Path, runs: dict[str, ziplm.Family], tmp_path: Path
 ) -> None:
-    options = shared_options(files, "bert", tmp_path / "run", speedup=[1.6], search="prior", prior="factored")
+    more: dict[str, Any] = {"search": "prior", "prior": "factored", "head_width": False}
+    options = shared_options(files, "bert", tmp_path / "run", speedup=[1.6], **more)
     (member,) = ziplm.compress(**options)
     assert narrower(attention_sizes(member.folder)) == 0
     assert all(isinstance(size, int) for size in member.sizes["attention"])
@@ -100,9 +97,7 @@ def test_without_head_width_heads_are_only_removed(
 def test_a_table_without_narrower_heads_allows_none(files: Path, tmp_path: Path) -> None:
     linear_table(heads=HEADS).save(tmp_path / "latency.json")
     table = str(tmp_path / "latency.json")
-    options = shared_options(
-        files, "bert", tmp_path / "run", latency_table=table, speedup=[1.6], head_width=True
-    )
+    options = shared_options(files, "bert", tmp_path / "run", latency_table=table, speedup=[1.6])
     (member,) = ziplm.compress(**options)
     assert narrower(attention_sizes(member.folder)) == 0
 
@@ -110,7 +105,7 @@ def test_a_table_without_narrower_heads_allows_none(files: Path, tmp_path: Path)
 def test_a_resumed_run_makes_the_same_model(
     files: Path, runs: dict[str, ziplm.Family], tmp_path: Path
 ) -> None:
-    more: dict[str, Any] = {"search": "prior", "prior": "factored", "head_width": True}
+    more: dict[str, Any] = {"search": "prior", "prior": "factored"}
     for speedup in ([1.3], [1.3, 1.6]):
         options = shared_options(files, "bert", tmp_path / "run", speedup=speedup, **more)
         made = ziplm.compress(**options)
@@ -120,7 +115,7 @@ def test_a_resumed_run_makes_the_same_model(
 
 
 def test_a_damaged_width_trace_is_named(files: Path, tmp_path: Path) -> None:
-    options = shared_options(files, "bert", tmp_path / "run", speedup=[1.6], search="prior", head_width=True)
+    options = shared_options(files, "bert", tmp_path / "run", speedup=[1.6], search="prior")
     ziplm.compress(**options)
     for file in (tmp_path / "run").glob("state/traces/widths/*.values.safetensors"):
         file.write_bytes(file.read_bytes()[:200])
@@ -133,9 +128,7 @@ def test_gradual_members_start_from_the_sizes_before(tmp_path: Path) -> None:
     model = lively_model(CLASSIFIER, hidden_size=HEADS * HEAD, num_attention_heads=HEADS)
     ziplm.save(model, tmp_path / "dense", letter_tokenizer())
     table_with_widths().save(tmp_path / "latency.json")
-    first, second = ziplm.compress(
-        output=tmp_path / "run", **{**options, "speedup": [1.4, 2.2], "head_width": True}
-    )
+    first, second = ziplm.compress(output=tmp_path / "run", **{**options, "speedup": [1.4, 2.2]})
     pairs = list(zip(attention_sizes(first.folder), attention_sizes(second.folder), strict=True))
     for before, after in pairs:
         assert after.groups <= before.groups
@@ -147,7 +140,7 @@ def test_gradual_members_start_from_the_sizes_before(tmp_path: Path) -> None:
 def test_two_processes_make_what_one_makes(
     files: Path, runs: dict[str, ziplm.Family], tmp_path: Path
 ) -> None:
-    more: dict[str, Any] = {"speedup": [1.6], "search": "prior", "prior": "factored", "head_width": True}
+    more: dict[str, Any] = {"speedup": [1.6], "search": "prior", "prior": "factored"}
     assert run_together(shared_options(files, "bert", tmp_path / "two", **more), tmp_path / "notes") == [0, 0]
     one, two = (runs["bert"][1].metrics, notes_in(tmp_path / "notes")[0]["made"][0])
     assert two["sizes"] == one["sizes"]
@@ -156,11 +149,31 @@ def test_two_processes_make_what_one_makes(
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_options_that_exclude_narrower_heads_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gradients": False},
+        {"update": False},
+        {"selection": "magnitude"},
+        {"method": "ziplm"},
+        {"method": "ziplm", "gradients": True},
+    ],
+    ids=lambda options: " ".join(f"{name}={value}" for name, value in options.items()),
+)
+def test_options_without_which_heads_cannot_be_narrower_switch_it_off(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
     given = {"model": "m", "task": "t", "output": str(tmp_path / "o"), "speedup": [2]}
-    for options in ({"gradients": False}, {"update": False}, {"selection": "magnitude"}, {"method": "ziplm"}):
-        with pytest.raises(ziplm.UsageError, match="narrower heads need gradients"):
-            ziplm.Options(**given, **options, head_width=True)
-        assert not ziplm.Options(**given, **options).narrows_heads
-    assert ziplm.Options(**given, head_width=True).narrows_heads
-    assert not ziplm.Options(**given).narrows_heads
+    made = ziplm.Options(**given, **options)
+    assert not made.head_width
+    save_options(made, tmp_path / "config.toml")
+    assert load_options(tmp_path / "config.toml") == made  # as a resumed run reads it
+    with pytest.raises(ziplm.UsageError, match="narrower heads need gradients"):
+        ziplm.Options(**given, **options, head_width=True)
+
+
+def test_heads_become_narrower_by_default(tmp_path: Path) -> None:
+    given = {"model": "m", "task": "t", "output": str(tmp_path / "o"), "speedup": [2]}
+    assert ziplm.Options(**given).head_width
+    assert ziplm.Options(**given, preset="bert-base-glue").head_width  # says how to train, not how to prune
+    assert not ziplm.Options(**given, head_width=False).head_width

@@ -32,6 +32,7 @@ DENSE_TRAINING = ("dense_epochs", "dense_steps")
 DATA_LENGTH = 128  # tokens to which examples are cut, if no length is given
 PAPER = {
     "gradients": False,
+    "head_width": False,
     "centred": False,
     "prior": "own",
     "search": "ziplm",
@@ -82,6 +83,8 @@ class Options(
             self._fill(PAPER)
         if self.preset is not None:
             self._fill(self._preset_options(self.preset))
+        if not self.can_narrow_heads:
+            self._fill({"head_width": False})
         check_options(self)
         assert self.setting  # raises UsageError if engine, regime and data type do not go together
         return self
@@ -147,9 +150,9 @@ class Options(
         return self.mode != "oneshot"
 
     @property
-    def narrows_heads(self) -> bool:
-        """Whether heads are made narrower where the architecture allows it; that needs gradients and OBS."""
-        return self.head_width and self.gradients and self.update and self.selection == "obs"
+    def can_narrow_heads(self) -> bool:
+        """Whether the other options let heads become narrower, which the paper's method never does."""
+        return self.method != "ziplm" and self.gradients and self.update and self.selection == "obs"
 
     @property
     def trains_dense(self) -> bool:

@@ -140,15 +140,10 @@ def check_options(options: Any) -> None:
         f"prior {options.prior} needs gradients",
         "leave out --no-gradients, or use another prior",
     )
-    _check_head_width(options)
-
-
-def _check_head_width(options: Any) -> None:
-    """Raise UsageError if narrower heads are asked for with options that exclude them."""
     require(
-        options.narrows_heads or not ("head_width" in options.model_fields_set and options.head_width),
-        "narrower heads need gradients, the selection obs and updated weights",
-        "leave out --head-width, or the options that exclude it",
+        options.can_narrow_heads or not options.head_width,
+        "narrower heads need gradients, the selection obs, updated weights, and another method than ziplm",
+        "use --no-head-width, or leave out the options that exclude narrower heads",
     )
 
 

@@ -207,9 +207,10 @@ class MethodOptions(Section):
         True, "method", "Weight errors by loss gradients, which takes one backward pass."
     )
     head_width: bool = option(
-        False,
+        True,
         "method",
-        "Make heads narrower as well as fewer, unless they have rotary embeddings; needs gradients.",
+        "Make heads narrower as well as fewer, unless they have rotary embeddings; needs gradients, the "
+        "selection obs and updated weights.",
     )
     selection: Selection = option("obs", "method", "How the heads and columns to remove are chosen.")
     update: bool = option(True, "method", "Correct the remaining weights for those that are removed.")

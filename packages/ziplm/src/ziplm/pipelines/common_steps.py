@@ -58,7 +58,7 @@ def measured_table(start: Start, seconds: float, advance: Callable[[float, float
         for_measuring(start.dense, setting),
         setting,
         round_to=start.options.round_to,
-        narrow=start.options.narrows_heads,
+        narrow=start.options.head_width,
         max_seconds=seconds,
         progress=lambda rounds, used: advance(used, 1.0),
     )

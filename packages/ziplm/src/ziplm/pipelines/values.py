@@ -73,7 +73,7 @@ class Start:
 
     def head_widths(self, model: PreTrainedModel) -> dict[str, list[int]]:
         """Return the widths that heads may get, the current one first, of attentions that may be narrower."""
-        if not self.options.narrows_heads:
+        if not self.options.head_width:
             return {}
         widths = {
             branch.name: head_widths(branch.group_size, self.options.round_to)
