@@ -1,4 +1,4 @@
-"""ziplm, one-shot: the default against uniform pruning and the paper's configuration, at equal speed.
+"""ziplm, one-shot: the default against whole heads, uniform pruning and the paper, at equal speed.
 
     python bench/oneshot.py sst2 --data FOLDER            # takes minutes to hours; resumes if interrupted
     python bench/oneshot.py sst2 --data FOLDER --report   # only prints the results so far
@@ -116,6 +116,8 @@ EXPERIMENTS["mpnet"] = replace(
     search_samples=64,
     options={"calibration_samples": 512, "evaluations": 40},
 )
+# Wider heads, which can become narrower.
+EXPERIMENTS["gpt2-wide-heads"] = replace(EXPERIMENTS["gpt2"], model="gpt2-wide-heads")
 # Calibrated on text of another kind than the training text.
 EXPERIMENTS["gpt2-zero-shot"] = replace(EXPERIMENTS["gpt2"], train="{build}/data/imdb.txt")
 
@@ -139,6 +141,10 @@ class Bench:
     def options(self, method: str) -> Options:
         """Return the options of a run that measures nothing, because all methods share a latency table."""
         first = next(iter(self.experiment.splits.values()))
+        of_method: dict[str, Any] = {
+            "whole-heads": {"head_width": False},
+            "paper": {"method": "ziplm"},
+        }.get(method, {})
         return Options(
             model=str(self.model_folder),
             task=self.experiment.task,
@@ -149,10 +155,9 @@ class Bench:
             latency_table=str(self.table_file()),
             input_length=self.experiment.sequence_length,
             threads=1,
-            method="ziplm" if method == "paper" else "default",
             search_samples=self.experiment.search_samples,
             seed=self.seed,
-            head_width=method == "widths",  # the other methods are compared with whole heads
+            **of_method,
             **self.experiment.options,
         )
 
@@ -187,7 +192,7 @@ class Bench:
                 self._compare_priors(pruned, judge)
             if "uniform" in methods:
                 self._prune_uniformly(start, table, judge)
-        for method in ("default", "widths", "paper"):
+        for method in ("default", "whole-heads", "paper"):
             if method in methods:
                 for member in ziplm.compress(options=self.options(method), progress=True):
                     target = float(member.metrics["target"]["value"])
@@ -265,7 +270,7 @@ def main() -> None:
     parser.add_argument("experiment", choices=list(EXPERIMENTS))
     parser.add_argument("--data", type=Path, required=True, help="folder with the published datasets")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds (0 1 2)")
-    methods = ["priors", "uniform", "default", "paper", "widths"]
+    methods = ["priors", "uniform", "default", "whole-heads", "paper"]
     parser.add_argument(
         "--methods", nargs="+", choices=methods, default=methods, help="methods to compare (all)"
     )

@@ -30,6 +30,12 @@ def report(name: str) -> None:
                 lines.append([str(other), *cells])
         if lines:
             print_table(f"default minus other, for each seed: {figure}", headings, lines)
+        if lines and figure.endswith(" kl"):
+            shares = [
+                [line[0], *(_differences(rows, line[0], target, figure, share=True) for target in targets)]
+                for line in lines
+            ]
+            print_table(f"the same as a share of the other: {figure}", headings, shares)
 
 
 def _values(rows: list[dict[str, Any]], method: str, target: float, figure: str) -> dict[int, float]:
@@ -48,8 +54,12 @@ def _mean(rows: list[dict[str, Any]], method: str, target: float, figure: str) -
     return f"{statistics.mean(found):.4f}{spread}" if found else ""
 
 
-def _differences(rows: list[dict[str, Any]], other: str, target: float, figure: str) -> str:
-    """Format the default's result minus that of another method, seed by seed."""
+def _differences(
+    rows: list[dict[str, Any]], other: str, target: float, figure: str, share: bool = False
+) -> str:
+    """Format the default's result minus that of another method, or this as a share of it, seed by seed."""
     default = _values(rows, "default", target, figure)
-    found = _values(rows, other, target, figure)
-    return " ".join(f"{default[seed] - value:+.4f}" for seed, value in found.items() if seed in default)
+    found = {seed: value for seed, value in _values(rows, other, target, figure).items() if seed in default}
+    if share:
+        return " ".join(f"{default[seed] / value - 1:+.0%}" for seed, value in found.items())
+    return " ".join(f"{default[seed] - value:+.4f}" for seed, value in found.items())
