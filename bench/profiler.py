@@ -142,9 +142,9 @@ class OneSampleClock(WallClock):
     name = "wall, one sample"
 
 
-def layers(heads: int, width: int) -> torch.nn.Module:
-    """Return two BERT layers of MiniLM's hidden size."""
-    blocks = [(transformer_attention(384, 12)(heads), transformer_ffn(384)(width)) for _ in range(2)]
+def layers(heads: int, width: int, count: int = 2) -> torch.nn.Module:
+    """Return BERT layers of MiniLM's hidden size."""
+    blocks = [(transformer_attention(384, 12)(heads), transformer_ffn(384)(width)) for _ in range(count)]
     return torch.nn.Sequential(*(block for pair in blocks for block in pair)).eval()
 
 

@@ -85,6 +85,35 @@ def test_wide_intervals_are_measured_again():
     assert len(fit_budget(problem, solve(problem), precise.measure, problem.budget).rounds) == 1
 
 
+def slowed(problem, factor, shared):
+    """Measurements of a machine that makes everything take `factor` times as long as on a quiet day."""
+    return lambda x: Measurement(
+        *(problem.cost(x) * factor * end for end in (1, 0.995, 1.005)), shared=shared
+    )
+
+
+def test_a_shared_error_is_not_measured_again():
+    problem = latency_problem(16, 2, seed=1)
+    fit = fit_budget(problem, solve(problem), slowed(problem, 1.0, 0.05), problem.budget, final=False)
+    assert len(fit.rounds) == 1
+    assert fit.deviation > 0.03 * problem.budget
+    # Control: an error of its own of the same size is.
+    wide = with_interval(1.0, Z99 * 0.05)(problem)
+    assert len(fit_budget(problem, solve(problem), wide, problem.budget, final=False).rounds) == 3
+
+
+def test_against_a_shared_error_the_table_has_its_say():
+    problem = latency_problem(16, 2, seed=1)
+    found = {
+        shared: fit_budget(problem, solve(problem), slowed(problem, 1.1, shared), problem.budget, final=False)
+        for shared in (0.0, 0.05)
+    }
+    # The machine slows everything down by 10 %, which is as likely as that the table is wrong.
+    assert 0.93 * problem.budget < found[0.05].cost < 0.97 * problem.budget
+    assert found[0.0].cost < 0.93 * problem.budget  # control: without a shared error, the table is wrong
+    assert sum(levels.cost < 0.93 * problem.budget for levels in found[0.05].rounds) == 0
+
+
 @pytest.mark.parametrize(
     ("noise", "unseen", "share"), [(0.01, 0.0, 0.95), (0.01, 0.03, 0.75), (0.03, 0.0, 0.75)]
 )
@@ -145,6 +174,7 @@ def test_a_known_fixed_part_makes_a_wrong_scale_converge_in_one_correction():
         ((1.0, 2.0, 0.5), r"the interval of a measurement must not be empty; got \[2, 0\.5\]"),
         ((1.0, 0.5), r"is \(value, low, high\); got 2 numbers"),
         ((1.0, math.nan, 2.0), "a measurement must be finite"),
+        (Measurement(1.0, 0.5, 2.0, shared=-0.1), "shared error of a measurement must be at least 0"),
         (Measurement(1.0, 0.5, 2.0, 1.0), "confidence of a measurement must be between 0 and 1"),
         ("fast", "measure must return one number; got str"),
         (10**400, "measure must return one number"),

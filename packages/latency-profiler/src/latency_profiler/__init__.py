@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from latency_profiler._clock import Clock, CpuClock, DeviceClock, WallClock
+    from latency_profiler._clock import Clock, CpuClock, DeviceClock, WallClock, WatchingClock
     from latency_profiler._compare import Comparison, Ratio, compare
     from latency_profiler._cpu import has_int8_instructions, int8_note
     from latency_profiler._curve import LatencyCurve
@@ -81,6 +81,7 @@ __all__ = [
     "Timing",
     "UnreadableTable",
     "WallClock",
+    "WatchingClock",
     "check_half_precision",
     "compare",
     "convert_openvino",
@@ -101,7 +102,7 @@ __all__ = [
 ]
 
 _NAMES = {
-    "_clock": ("Clock", "CpuClock", "DeviceClock", "WallClock"),
+    "_clock": ("Clock", "CpuClock", "DeviceClock", "WallClock", "WatchingClock"),
     "_compare": ("Comparison", "Ratio", "compare"),
     "_cpu": ("has_int8_instructions", "int8_note"),
     "_curve": ("LatencyCurve",),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
+from latency_profiler._competition import watch_others
 from latency_profiler._errors import OptionError, require
 
 if TYPE_CHECKING:
@@ -29,6 +30,14 @@ class Clock(Protocol):
         """Call `run` once and return the seconds it took."""
 
 
+@runtime_checkable
+class WatchingClock(Clock, Protocol):
+    """A clock that also knows how much of the machine other processes use; other clocks need not."""
+
+    def watch(self) -> Callable[[], float]:
+        """Start watching; return a function that returns which share of the cores others have used since."""
+
+
 class WallClock:
     """Elapsed time, as a user experiences it. The default on a CPU."""
 
@@ -43,6 +52,10 @@ class WallClock:
         start = time.perf_counter()
         run()
         return time.perf_counter() - start
+
+    def watch(self) -> Callable[[], float]:
+        """Start watching; return a function that returns which share of the cores others have used since."""
+        return watch_others()
 
 
 class CpuClock(WallClock):
@@ -82,6 +95,10 @@ class DeviceClock(WallClock):
         end.record(stream)
         end.synchronize()
         return start.elapsed_time(end) / 1e3  # milliseconds to seconds
+
+    def watch(self) -> Callable[[], float]:
+        """Return a function that returns 0: the CPU's cores do not compete with the accelerator."""
+        return lambda: 0.0
 
 
 def resolve_clock(clock: ClockName | Clock, device: torch.device) -> Clock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from latency_profiler._callables import device_of, in_inference_mode
-from latency_profiler._clock import Clock, ClockName, resolve_clock
+from latency_profiler._clock import Clock, ClockName, WatchingClock, resolve_clock
+from latency_profiler._competition import NEGLIGIBLE, log_doubt
 from latency_profiler._errors import OptionError, require
 from latency_profiler._memory import keep_freed_memory
 from latency_profiler._rounds import (
@@ -40,11 +42,13 @@ class Ratio:
         value: Estimate of the ratio.
         low: Lower end of the confidence interval.
         high: Upper end of the confidence interval.
+        doubt: How far other processes may have changed the ratio, relative to it. The interval includes it.
     """
 
     value: float
     low: float
     high: float
+    doubt: float = 0.0
 
     def __contains__(self, value: float) -> bool:
         return self.low <= value <= self.high
@@ -62,12 +66,17 @@ class Comparison(Mapping[str, Timing]):
         confidence: Confidence level of all intervals.
         stopped: "rel_error" if all ratios reached the requested precision, "max_seconds" if the time limit
             was reached first.
+        competition: Share of this process's cores that other processes used during the measurement; 0 if the
+            clock does not know it. Intervals of ratios include what it may have changed.
     """
 
-    def __init__(self, names: tuple[str, ...], rounds: Rounds, confidence: float) -> None:
+    def __init__(
+        self, names: tuple[str, ...], rounds: Rounds, confidence: float, competition: float = 0.0
+    ) -> None:
         self.samples: FloatArray = np.hstack(rounds.samples)
         self.confidence = confidence
         self.stopped: StopReason = rounds.stopped
+        self.competition = competition
         self._timings = dict(zip(names, summarise(rounds, confidence), strict=True))
 
     def ratio(self, name: str, to: str | None = None) -> Ratio:
@@ -87,7 +96,9 @@ class Comparison(Mapping[str, Timing]):
         numerator_seconds, denominator_seconds = estimates(pair, percentile_20)
         resamples = bootstrap(pair, percentile_20)  # (resamples, 2)
         low, high = interval(resamples[:, 0] / resamples[:, 1], self.confidence)
-        return Ratio(float(numerator_seconds / denominator_seconds), float(low), float(high))
+        value = float(numerator_seconds / denominator_seconds)
+        doubt = math.exp(log_doubt(self.competition, math.log(value)))
+        return Ratio(value, float(low) / doubt, float(high) * doubt, doubt - 1)
 
     def _column(self, name: str) -> int:
         if name not in self._timings:
@@ -105,6 +116,8 @@ class Comparison(Mapping[str, Timing]):
 
     def __repr__(self) -> str:
         lines = [f"{len(self.samples)} rounds, stopped by {self.stopped}"]
+        if self.competition >= NEGLIGIBLE:
+            lines[0] += f", while other processes used {self.competition:.0%} of the cores"
         for name, timing in self.items():
             speed = "" if name == self._first else f", {self.speedup(name)} x the speed of {self._first}"
             lines.append(f"  {name}: {format_seconds(timing.seconds)}{speed}")
@@ -147,7 +160,7 @@ def compare(
     Every round times every variant, in random order, so that other load on the machine affects all of them
     alike. By the wall clock, a round times quick variants several times, until they have met as much of that
     load as the slowest. Ratios are between 20th percentiles; their intervals come from a bootstrap over the
-    rounds.
+    rounds, and are wider if other processes kept the cores busy (see `Ratio.doubt`).
 
     Args:
         variants: Two or more callables or modules by name. Modules are called under
@@ -185,6 +198,7 @@ def compare(
         check_threads(variants)
         first = next(iter(variants.values()))
         used_clock = resolve_clock(clock, device_of(first, wrapped[0].arguments()))
+        competition = used_clock.watch() if isinstance(used_clock, WatchingClock) else _unknown
         rounds = run_rounds(
             wrapped,
             used_clock,
@@ -196,7 +210,13 @@ def compare(
             seed=seed,
             progress=progress,
         )
+        share = competition()
     rounds = replace(rounds, samples=means_of_rounds(rounds.samples))
     if _has_zero_times(rounds.samples):
         raise OptionError("some calls took zero time on this clock", "make each call do more work")
-    return Comparison(tuple(variants), rounds, confidence)
+    return Comparison(tuple(variants), rounds, confidence, share)
+
+
+def _unknown() -> float:
+    """Return the competition that is assumed if the clock does not know it."""
+    return 0.0

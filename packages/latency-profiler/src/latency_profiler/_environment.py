@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from latency_profiler._competition import usable_cores
 from latency_profiler._errors import OptionError, require
 from latency_profiler._json import NUMBER, check_least, check_type, checked_fields
 
@@ -119,7 +120,7 @@ class Environment:
             device=device.type,
             device_name=_device_name(device),
             capability=torch.backends.cpu.get_cpu_capability() if device.type == "cpu" else "",
-            cores=_usable_cores(),
+            cores=len(usable_cores()),
             system=f"{platform.system()} {platform.machine()}",
             threads=resolve_threads(threads, engine) or torch.get_num_threads(),
             dtype=_dtype_name(dtype),
@@ -218,12 +219,6 @@ def _clock_name(clock: ClockName | Clock, device: torch.device) -> str:
     if not isinstance(clock, str):
         return clock.name
     return "device" if clock == "wall" and device.type != "cpu" else clock
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _device_name(device: torch.device) -> str:

@@ -103,7 +103,8 @@ def fit_budget(
     measurements together, each with its interval, and the problem's costs give the expected total of any
     assignment and an interval of 95 % around it (`_totals` has the model). The levels are corrected only if
     this interval excludes the target, so that noise is not chased. If the interval contains the target but is
-    wider than 3 % of it to either side, the same levels are measured once more.
+    wider than 3 % of it to either side, the same levels are measured once more, unless most of that is an
+    error which all measurements share.
 
     New levels are a repair of the old ones, not a new solution: above the target, no module's cost rises, and
     as little prior as possible is added; below it, no module's prior rises. In the end, the assignment with
@@ -190,7 +191,9 @@ class _Fit:
         elif known.mean + self._doubt(known) < self._target - self._tolerance * abs(self._target):
             following, corrected = "better", self._better_levels(levels)
         else:
-            unclear = CERTAIN * known.deviation > FINE_ENOUGH * abs(self._target)
+            # Measuring again reduces the measurement's own error, but not one that is shared by all.
+            reducible = min(known.deviation, measured.error)
+            unclear = CERTAIN * reducible > FINE_ENOUGH * abs(self._target)
             return ("same", levels) if unclear else ("stop", None)
         key = tuple(corrected.tolist())
         if key in self._candidates:

@@ -16,7 +16,8 @@ different times differ by more than that: other programs, caches and temperature
 differently. A measurement with an interval therefore has a further error of its own, with a standard
 deviation of 1.5 %; a plain number is taken to be exact. Measurements with small errors override the table at
 once. Those with large errors are pooled with each other and with the table (Gaussian process regression;
-there are only a few measurements, so this is a handful of small sums).
+there are only a few measurements, so this is a handful of small sums). What a busy machine does to all
+measurements alike is a shared error, against which only the table helps.
 """
 
 import math
@@ -45,16 +46,19 @@ class Measurement(NamedTuple):
         low: Lower end of the interval.
         high: Upper end of the interval.
         confidence: Probability with which the interval contains the true total.
+        shared: Standard deviation of an error that is common to all measurements, relative to the value, such
+            as that of a busy machine. Measuring again does not reduce it. The interval does not include it.
     """
 
     value: float
     low: float
     high: float
     confidence: float = CONFIDENCE
+    shared: float = 0.0
 
     @property
     def error(self) -> float:
-        """Standard error of the value: what the interval tells, and UNSEEN_ERROR; 0 without an interval."""
+        """Standard error without the shared one: what the interval tells, and UNSEEN_ERROR; else 0."""
         if self.high == self.low:
             return 0.0
         seen = (self.high - self.low) / (2 * float(ndtri((1 + self.confidence) / 2)))
@@ -78,7 +82,7 @@ def as_measurement(measured: object) -> Measurement:
         if not math.isfinite(value):
             raise ValueError(f"a measurement must be a finite number; got {value}")
         return Measurement(value, value, value)
-    if not 3 <= len(measured) <= 4:
+    if not 3 <= len(measured) <= 5:
         raise ValueError(
             f"a measurement with its interval is (value, low, high); got {len(measured)} numbers"
         )
@@ -87,6 +91,8 @@ def as_measurement(measured: object) -> Measurement:
         raise ValueError(
             f"the interval of a measurement must not be empty; got [{found.low:.6g}, {found.high:.6g}]"
         )
+    if found.shared < 0:
+        raise ValueError(f"the shared error of a measurement must be at least 0; got {found.shared:.6g}")
     if not 0 < found.confidence < 1:
         raise ValueError(
             f"the confidence of a measurement must be between 0 and 1; got {found.confidence:.6g}"
@@ -136,7 +142,7 @@ class Totals:
         exact = [
             measured.value
             for known, measured in zip(self._levels, self._measured, strict=True)
-            if measured.error == 0 and np.array_equal(known, levels)
+            if measured.error == measured.shared == 0 and np.array_equal(known, levels)
         ]
         if exact:
             return Estimate(exact[-1], 0.0)
@@ -166,6 +172,8 @@ class Totals:
         )
         covariance = np.array([[self._covariance(a, b) for a in self._levels] for b in self._levels])
         covariance[np.diag_indices(len(units))] += errors**2 + JITTER * variance
+        common = np.array([measured.shared * measured.value for measured in self._measured]) / units
+        covariance += np.outer(common, common)
         shared = np.array([self._covariance(levels, known) for known in self._levels])
         weights: NDArray[np.float64] = np.linalg.solve(covariance, shared)
         return float(weights @ (rises / units)), variance - float(weights @ shared)

@@ -133,3 +133,12 @@ def test_milliseconds_have_three_digits(seconds: float, text: str) -> None:
     report = member().metrics
     report["measured"] |= {"seconds": seconds, "dense_seconds": None}
     assert speed_text(report).endswith(f"\n{text}")
+
+
+def test_speeds_that_others_may_have_changed_are_named() -> None:
+    text = "other processes used up to 75% of the cores: the speed of 2x and 4x may be off by up to 11%, "
+    members = [member(target) for target in ("2x", "3x", "4x")]
+    assert "other processes" not in printed(*members)
+    for one, doubt in ((members[0], 0.05), (members[2], 0.11)):
+        one.metrics["measured"] |= {"competition": 0.75, "doubt": doubt}
+    assert text + "which is part of the interval" in printed(*members)

@@ -1,6 +1,7 @@
 """Fit corrects levels by the measured time of the whole model, for uniform sizes and absolute times too."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from latency_profiler import LatencyCurve, LatencyTable
@@ -281,3 +282,18 @@ def test_uniform_sizes_are_explained_by_the_last_measurement() -> None:
     assert slow == "fit: measuring a smaller model: 2x is wanted"
     (fast, *_) = told_reasons([at(2.4, 2.39, 2.41), at(2, 1.995, 2.005)], uniform=True)
     assert fast == "fit: measuring a larger model: 2x is wanted"
+
+
+def test_on_a_busy_machine_the_latency_table_has_more_weight() -> None:
+    """A model that is right by the table, and too slow on a busy machine, is pruned only a little more."""
+    choices = choices_for(uniform=False)
+    start = choices.solve("one", {"seconds": choices.dense_seconds / 2})
+
+    def seconds_after(doubt: float) -> float:
+        wide = Measured(1.8, 1.79 / (1 + doubt), 1.81 * (1 + doubt), choices.dense_seconds / 1.8, 1.0)
+        measured = replace(wide, doubt=doubt)
+        budgets = {"seconds": choices.dense_seconds / 2}
+        fitted = fit_levels(choices, start, "one", budgets, lambda _: measured)
+        return choices.seconds(fitted.levels)
+
+    assert seconds_after(0.0) < seconds_after(0.2) <= choices.dense_seconds / 2

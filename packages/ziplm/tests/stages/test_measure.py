@@ -11,8 +11,9 @@ from latency_profiler import CpuClock
 from transformers import PreTrainedModel
 from ziplm import UsageError, shrink
 from ziplm.options.setting import Setting
-from ziplm.stages.measure import PartsClock, compare_models, for_measuring
+from ziplm.stages.measure import PartsClock, compare_models, for_measuring, measure
 from ziplm.stages.profile import latency_table
+from ziplm_clock import count_products
 from ziplm_models import make_traces, removed_by, tiny_model
 
 DECODER, ENCODER = "GPT2LMHeadModel", "BertForMaskedLM"
@@ -37,6 +38,26 @@ def test_the_times_of_a_calls_parts_are_combined_by_the_given_figure(
     call = clock.call([seen.append] * 3)
     assert clock.elapsed(lambda: (call("a", "b", "c"), call("d", "e", "f"))) == expected
     assert seen == list("abcdef")
+
+
+def test_what_others_use_of_the_machine_is_part_of_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    count_products(monkeypatch)
+    model = tiny_model(ENCODER)
+    small = shrunk(model, "everything")
+    setting = Setting(
+        threads=1, clock="cpu", regime="latency", lengths=(8, 4)
+    )  # several lengths are timed one by one
+    quiet = measure(model, small, setting, max_seconds=1e-3)
+    assert quiet.doubt == quiet.competition == 0
+    monkeypatch.setattr(CpuClock, "watch", lambda _: lambda: 0.75)
+    busy = measure(model, small, setting, max_seconds=1e-3)
+    assert busy.speedup == quiet.speedup
+    assert (busy.low, busy.high) == pytest.approx(
+        (quiet.low / (1 + busy.doubt), quiet.high * (1 + busy.doubt))
+    )
+    assert busy.competition == 0.75
+    assert str(busy).endswith("], while other processes used 75% of the cores")
+    assert str(quiet).endswith("]")
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ def benchmark(
     from rich.console import Console
 
     from ziplm.architectures.exported import ExportedModel, open_model
+    from ziplm.results.texts import competition_text
     from ziplm.runs.progress import Bars
     from ziplm.stages.engine import run_in_engine
     from ziplm.stages.measure import compare_models
@@ -103,6 +104,8 @@ def benchmark(
         "max_seconds": f"until the time limit of {max_seconds:g} s; --max-seconds sets another",
     }
     console.print("speedup: with its 99 % interval")
+    if competition := competition_text({row["model"]: row for row in rows}):
+        console.print(competition, markup=False, soft_wrap=True)
     console.print(f"{len(result.samples)} rounds, {reasons[result.stopped]}", markup=False, soft_wrap=True)
     console.print(str(environment), markup=False, soft_wrap=True)
 
@@ -117,6 +120,8 @@ def _row(name: str, result: Any, model: Any, made: int) -> dict[str, Any]:
         "speedup": ratio.value,
         "low": ratio.low,
         "high": ratio.high,
+        "competition": result.competition,
+        "doubt": ratio.doubt,
         "parameters": sum(parameter.numel() for parameter in model.parameters()) or None,
     }
 

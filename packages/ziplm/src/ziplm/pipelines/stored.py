@@ -55,6 +55,8 @@ def measured_in(document: Any) -> Measured:
     _require(all(map(_is_positive, (measured.speedup, measured.seconds, measured.dense_seconds))))
     _require(is_number(measured.low) and is_number(measured.high))
     _require(measured.low <= measured.speedup <= measured.high)
+    _require(is_number(measured.competition) and 0 <= measured.competition <= 1)
+    _require(is_number(measured.doubt) and measured.doubt >= 0)
     return measured
 
 

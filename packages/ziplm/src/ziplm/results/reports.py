@@ -40,6 +40,8 @@ class _Measured(_Predicted):
     low: float
     high: float
     dense_seconds: _Positive
+    competition: Annotated[float, Field(ge=0, le=1)] = 0.0
+    doubt: Annotated[float, Field(ge=0)] = 0.0
 
 
 class _Metric(_Part):

@@ -7,7 +7,14 @@ from ziplm.results.plain import finite, mapping
 from ziplm.results.rows import PAPER_DEVIATION, RECOVERY, deviation_rows, recovery
 from ziplm.results.run_data import Report, RunData
 from ziplm.results.scaling import speedup_of
-from ziplm.results.texts import NONE, duration_text, list_text, number_text, percent_text
+from ziplm.results.texts import (
+    NONE,
+    competition_text,
+    duration_text,
+    list_text,
+    number_text,
+    percent_text,
+)
 
 SHARE = f"{100 * RECOVERY:g} %"
 
@@ -93,6 +100,9 @@ def _caveats_of(run: RunData, prefix: str) -> list[str]:
     for row in far:
         word = "faster" if row["deviation"] > 0 else "slower"
         found.append(f"{row['name']} is {abs(row['deviation']):.1f} % {word} than its target.")
+    measurements = {report["target"]["name"]: report["measured"] or {} for report in run.reports}
+    if competition := competition_text(measurements):
+        found.append(f"{competition[0].upper()}{competition[1:]}.")
     environment = run.environment
     busy = finite([environment.get("load_average"), environment.get("cores")])
     if environment.get("clock") == "cpu":

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from ziplm.results.family import Family, Member, family_text
 from ziplm.results.sizes import sizes_text
-from ziplm.results.texts import four_digits, inputs_text
+from ziplm.results.texts import competition_text, four_digits, inputs_text
 
 
 class Signs(NamedTuple):
@@ -55,6 +55,9 @@ def print_family(family: Family, console: Console) -> None:
         )
     if any(member.metrics["measured"] for member in family):
         console.print("speed: measured beside the dense model, with its 99 % interval")
+    measurements = {member.target: member.metrics["measured"] or {} for member in family}
+    if competition := competition_text(measurements):
+        console.print(competition, markup=False, soft_wrap=True)
     for line in _time_lines(family, signs):
         console.print(line, markup=False, soft_wrap=True)
     for line in engine_lines(family):

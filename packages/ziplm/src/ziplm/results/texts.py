@@ -1,6 +1,6 @@
 """Numbers as text, for the tables of pages and model cards."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ziplm.results.plain import finite, mapping
@@ -70,6 +70,19 @@ def list_text(values: Sequence[Any]) -> str:
     """Join values as in a sentence: ``2, 3 and 5``."""
     texts = [str(value) for value in values]
     return " and ".join([", ".join(texts[:-1]), texts[-1]]) if len(texts) > 1 else "".join(texts)
+
+
+def competition_text(measurements: Mapping[str, dict[str, Any]]) -> str:
+    """Say how far other processes may have changed measured speeds, given by name; "" if they did not."""
+    doubtful = {name: measured for name, measured in measurements.items() if measured.get("doubt")}
+    if not doubtful:
+        return ""
+    share = max(measured["competition"] for measured in doubtful.values())
+    doubt = max(measured["doubt"] for measured in doubtful.values())
+    return (
+        f"other processes used up to {share:.0%} of the cores: the speed of {list_text(list(doubtful))} "
+        f"may be off by up to {doubt:.0%}, which is part of the interval"
+    )
 
 
 def environment_text(environment: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ Fit only chooses levels. The speedup that is reported is measured at the end, on
 """
 
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -24,6 +25,7 @@ Speed = Callable[..., str]
 ROUNDS = 3
 ROUGH_ROUNDS, ROUGH_SHARE = 10, 0.4  # rounds of one measurement, and its share of the time limit
 CERTAIN = 1.96  # standard deviations: an interval of 95 %
+DEVIATIONS = 2.58  # an interval of 99 %
 TOLERANCE = 0.01
 
 
@@ -86,9 +88,13 @@ def fit_levels(
         predicted = choices.seconds(candidate)
         rounds.append({"predicted_seconds": predicted, "speedup": measured.speedup})
         seconds = measured.seconds if absolute else choices.dense_seconds / measured.speedup
-        # The interval of the speedup serves for both: it is the wider one, with the dense model's noise.
-        fastest, slowest = measured.speedup / measured.high, measured.speedup / measured.low
-        return Measurement(seconds, seconds * fastest, seconds * slowest, confidence=0.99)
+        # The interval of the speedup serves for both: it is the wider one, with the dense model's noise. What
+        # it owes to other processes is a shared error: they are there in the next measurement as well.
+        doubt = 1 + measured.doubt
+        fastest = min(1.0, measured.speedup / measured.high * doubt)
+        slowest = max(1.0, measured.speedup / measured.low / doubt)
+        shared = math.log(doubt) / DEVIATIONS
+        return Measurement(seconds, seconds * fastest, seconds * slowest, confidence=0.99, shared=shared)
 
     if SECONDS in budgets:  # limits of size need no measurement
         correct = _fit_uniform if choices.uniform else _fit_each

@@ -16,6 +16,7 @@ from latency_profiler import (
     DeviceClock,
     EagerEngine,
     WallClock,
+    WatchingClock,
     compare,
 )
 from transformers import PreTrainedModel
@@ -48,6 +49,8 @@ class Measured:
         seconds: time of the model.
         dense_seconds: time of the dense model.
         over_eager: speedup over the dense model in eager torch, where another engine was measured.
+        competition: share of the cores that other processes used meanwhile.
+        doubt: how far that may have changed the speedup, relative to it; the interval includes it.
     """
 
     speedup: float
@@ -56,9 +59,14 @@ class Measured:
     seconds: float
     dense_seconds: float
     over_eager: float | None = None
+    competition: float = 0.0
+    doubt: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.speedup:.2f}x [{self.low:.2f}, {self.high:.2f}]"
+        text = f"{self.speedup:.2f}x [{self.low:.2f}, {self.high:.2f}]"
+        if not self.doubt:
+            return text
+        return f"{text}, while other processes used {self.competition:.0%} of the cores"
 
     @classmethod
     def of(cls, comparison: Comparison) -> "Measured":
@@ -66,7 +74,16 @@ class Measured:
         ratio = comparison.speedup("small")
         seconds = comparison["small"].seconds
         over_eager = comparison["eager"].seconds / seconds if "eager" in comparison else None
-        return cls(ratio.value, ratio.low, ratio.high, seconds, comparison["dense"].seconds, over_eager)
+        return cls(
+            ratio.value,
+            ratio.low,
+            ratio.high,
+            seconds,
+            comparison["dense"].seconds,
+            over_eager,
+            comparison.competition,
+            ratio.doubt,
+        )
 
 
 def measure(
@@ -133,6 +150,8 @@ class PartsClock:
         self.name = clock.name
         self.now = clock.now
         self._clock, self._parts, self._figure = clock, parts, figure
+        if isinstance(clock, WatchingClock):
+            self.watch = clock.watch
         self._seconds: list[float] = []
 
     def call(self, functions: Sequence[Callable[..., object]]) -> Callable[..., None]:
