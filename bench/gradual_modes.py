@@ -2,8 +2,9 @@
 
 All three train with the defaults of ziplm: the dense model as teacher, labels, and samples kept apart. A run
 of mode gradual goes through all smaller targets, with that many steps for each. Kept layers are evenly spread
-ones of the dense model; their hidden states are compared with those of the same layers of the dense model,
-and their learning rate is tried out as that of a member is.
+ones of the dense model; their hidden states are compared with those of the same layers of the dense model.
+They have more to learn, so they are trained twice, also with twice the learning rate, and the model with the
+lower loss on the samples kept apart counts.
 """
 
 import itertools
@@ -21,12 +22,10 @@ from torch import nn
 from transformers import PreTrainedModel
 from ziplm.architectures.layer_dropping import evenly_spaced, keep_layers
 from ziplm.options.options import Options
-from ziplm.options.training import trial_steps
 from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.recipe import make_recipe, with_checks
 from ziplm.runs.folder import Run
 from ziplm.stages.finetune import finetune
-from ziplm.stages.training_trials import suitable_rate
 
 HERE = FOLDER / "modes"
 LAYERS = {2.0: 3, 3.0: 2, 6.0: 1}  # of six: the number of kept layers that is about as fast as a target
@@ -154,24 +153,30 @@ def with_layers(experiment: Experiment, data: Path, judge: Judge) -> dict[str, A
     )
     start = load_start(options, Run(options.output))
     recipe = with_checks(make_recipe(start), 1)
-    training = recipe.training
     kept = evenly_spaced(6, LAYERS[experiment.target])
-    student = keep_layers(start.dense, kept)
+    teacher: Any = SomeLayers(start.dense, kept)
     folder = HERE / "training" / experiment.name
-    given: Any = {
-        "teacher": SomeLayers(start.dense, kept),
-        "loss": recipe.loss,
-        "apart": recipe.apart,
-    }
-    steps, trials = trial_steps(experiment.steps), folder.with_name(f"{folder.name}-trials")
-    rate = suitable_rate(steps, student, start.task, recipe.examples, training, folder=trials, **given)
-    training = replace(training, learning_rate=rate)
-    summary = finetune(student, start.task, recipe.examples, training, folder=folder, **given)
-    shutil.rmtree(folder)
+    attempts = []
+    for factor in (1, 2):
+        student = keep_layers(start.dense, kept)
+        training = replace(recipe.training, learning_rate=factor * recipe.training.learning_rate)
+        summary = finetune(
+            student,
+            start.task,
+            recipe.examples,
+            training,
+            teacher=teacher,
+            loss=recipe.loss,
+            folder=folder,
+            apart=recipe.apart,
+        )
+        shutil.rmtree(folder)
+        attempts.append((min(check.loss for check in summary.checks), training, summary, student))
+    _, training, summary, student = min(attempts, key=lambda attempt: attempt[0])
     return {
         "best_step": summary.best_step,
         "training_seconds": summary.seconds,
-        "learning_rate": rate,
+        "learning_rate": training.learning_rate,
         **judge(student),
     }
 

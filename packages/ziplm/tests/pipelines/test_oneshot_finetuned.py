@@ -173,14 +173,3 @@ def test_minutes_become_a_number_of_steps_that_is_stored(options: dict[str, Any]
     shutil.rmtree(tmp_path / "2.5x")
     (again,) = ziplm.compress(output=tmp_path, **own)
     assert same(weights_of(again), weights_of(member))
-
-
-def test_a_learning_rate_is_tried_out_and_stored(options: dict[str, Any], tmp_path: Path) -> None:
-    own = {**options, "speedup": [2.5], "steps_per_target": 100, "learning_rate": None}
-    (member,) = ziplm.compress(output=tmp_path, **own)
-    rate = read_json(tmp_path / "state/targets/2.5x/learning-rate.json")
-    highest = 0.2 / ziplm.load(member.folder).config.hidden_size
-    assert rate in [highest / 2**times for times in range(5)]
-    assert member.metrics["training"]["learning_rate"] == rate
-    assert f"the learning rate is {rate:.3g}" in (tmp_path / "run.log").read_text()
-    assert not list(tmp_path.rglob("trials"))

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 from token_distill import DistillationLoss, Outputs
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, TrainerState
 from ziplm.errors import BadRun, UsageError
 from ziplm.options.training import Check, TrainingOptions, TrainingSummary
 from ziplm.stages.finetune import finetune
 from ziplm.stages.shrink import shrink
-from ziplm.stages.training_trials import chosen_rate, steps_within, suitable_rate
+from ziplm.stages.trainer import is_over
+from ziplm.stages.training_time import steps_within
 from ziplm.tasks import Features
 from ziplm.tasks.heads import Classification
 from ziplm_finetune import Killed, same, weights
@@ -119,13 +120,34 @@ def test_a_training_that_does_not_improve_ends_early_and_is_undone(tmp_path: Pat
     before = weights(student)
     bad = replace(OPTIONS, learning_rate=3.0, patience=2)
     summary = train(student, teacher, tmp_path, bad)
-    assert (summary.steps, summary.best_step, len(summary.checks)) == (8, 0, 3)
+    assert (summary.steps < 20, summary.best_step) == (True, 0)
+    assert len(summary.checks) == 1 + summary.steps // 4
     assert same(weights(student), before)
     assert not student.training
     endless, teacher = pair()
     assert train(endless, teacher, tmp_path / "endless", replace(bad, patience=0)).steps == 20
     again, teacher = pair()
     assert train(again, teacher, tmp_path, bad).checks == summary.checks  # it is finished, and only read
+
+
+@pytest.mark.parametrize(
+    ("losses", "over"),
+    [
+        ([1.0, 3.0, 2.5, 2.0], False),  # above its start, but falling
+        ([1.0, 2.0, 2.5, 3.0], True),
+        ([1.0, 0.5, 0.6, 0.7], True),
+        ([1.0, 0.5, 0.6], False),
+        ([1.0], False),
+    ],
+)
+def test_a_training_ends_when_the_loss_of_its_own_states_has_not_fallen_for_two_checks(
+    losses: list[float], over: bool
+) -> None:
+    history = [{"step": 5 * number, "eval_loss": loss} for number, loss in enumerate(losses)]
+    state = TrainerState(global_step=history[-1]["step"], max_steps=100, log_history=history)
+    assert is_over(state, 2) == over
+    assert not is_over(state, 0)
+    assert is_over(TrainerState(global_step=100, max_steps=100, log_history=history), 0)
 
 
 def test_without_samples_kept_apart_the_last_weights_are_kept(tmp_path: Path) -> None:
@@ -188,41 +210,6 @@ def test_a_time_becomes_a_number_of_steps_and_changes_nothing(tmp_path: Path) ->
     assert found[1] > 100
     assert same(weights(student), before)
     assert not list(tmp_path.iterdir())
-
-
-def tried(rate: float, folder: Path) -> float:
-    """The learning rate that trials of six steps choose; they leave model and folder as they were."""
-    student, teacher = pair()
-    before = weights(student)
-    task, features = JudgedTask(Classification()), samples(CLASSIFIER, 22)
-    options = replace(OPTIONS, learning_rate=rate)
-    apart = samples(CLASSIFIER, 40, seed=1)
-    chosen = suitable_rate(
-        6, student, task, features, options, teacher=teacher, loss=LOSS, folder=folder / "t", apart=apart
-    )
-    assert same(weights(student), before)
-    assert not list(folder.iterdir())
-    return chosen
-
-
-def test_of_learning_rates_that_gain_about_as_much_the_highest_is_chosen() -> None:
-    assert chosen_rate({4e-4: 0.6, 1e-4: 1.0, 2.5e-5: 0.3}) == 4e-4
-    assert chosen_rate({4e-4: 0.4, 1e-4: 1.0, 2.5e-5: 0.9}) == 1e-4
-    assert chosen_rate({4e-4: -9.0, 1e-4: -1.0, 2.5e-5: 0.1}) == 2.5e-5
-    assert chosen_rate({4e-4: -1.0, 1e-4: -2.0, 2.5e-5: -3.0}) == 2.5e-5  # the least change
-
-
-def test_a_learning_rate_that_destroys_the_model_is_not_chosen(tmp_path: Path) -> None:
-    chosen = tried(3.0, tmp_path)
-    assert chosen in [3.0 / 4, 3.0 / 16]
-    for number, rate in enumerate([3.0, chosen]):
-        options = replace(OPTIONS, learning_rate=rate, max_steps=6, checkpoints=1)
-        first, last = train(*pair(), tmp_path / str(number), options).checks
-        assert (last.loss < first.loss) == (rate == chosen)
-
-
-def test_without_any_gain_the_lowest_learning_rate_is_chosen(tmp_path: Path) -> None:
-    assert tried(1e-30, tmp_path) == 1e-30 / 16  # no weight changes, so that the loss is never lower
 
 
 def test_states_are_judged_by_outputs_and_not_by_hidden_states(tmp_path: Path) -> None:

@@ -10,9 +10,6 @@ MOST_CHECKS, FEWEST_CHECKS = 10, 2  # of samples kept apart, in one training
 CHECKED_AT_ONCE = 32  # in a forward pass, whatever the number of processes
 CHECKED_SHARE = 0.2  # of the examples that a training sees; a check takes about half as long as training
 
-# A trial of a learning rate has one step for so many of the training, but not fewer or more than these.
-SHARE_OF_TRIAL, FEWEST_TRIAL_STEPS, MOST_TRIAL_STEPS = 20, 5, 30
-
 Schedule = Literal["linear", "cosine", "constant_with_warmup"]
 Precision = Literal["float32", "bf16", "fp16"]
 
@@ -35,7 +32,8 @@ class TrainingOptions:
         dropout: False trains without dropout, whatever the model's config says.
         precision: "float32", or on a GPU mixed precision with "bf16" or "fp16"; weights keep their type.
         checkpoints: number of evenly spaced checkpoints to resume from; samples kept apart are checked there.
-        patience: number of checks in a row without a lower loss after which the training ends; 0 for never.
+        patience: number of checks in a row after which the training ends if their loss is not lower than that
+            of the lowest check of a trained state; 0 for never.
         report_to: experiment trackers by their names in transformers, such as "tensorboard".
     """
 
@@ -120,9 +118,3 @@ class TrainingSummary:
 def checks_within(seen: float, apart: int) -> int:
     """Return how often samples kept apart are checked in a training that sees so many examples."""
     return min(MOST_CHECKS, max(FEWEST_CHECKS, round(CHECKED_SHARE * seen / apart)))
-
-
-def trial_steps(steps: int) -> int:
-    """Return the steps of a trial of a learning rate for a training of so many; 0 if it is too short."""
-    trial = min(MOST_TRIAL_STEPS, steps // SHARE_OF_TRIAL)
-    return trial if trial >= FEWEST_TRIAL_STEPS else 0

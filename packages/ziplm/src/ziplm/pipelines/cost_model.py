@@ -8,7 +8,7 @@ What int8 makes faster is not smaller: in torch, such a model takes longer by th
 from collections.abc import Sequence
 
 from ziplm.options.targets import Target
-from ziplm.options.training import CHECKED_AT_ONCE, checks_within, trial_steps
+from ziplm.options.training import CHECKED_AT_ONCE, checks_within
 from ziplm.pipelines.recover import STEPS
 from ziplm.pipelines.units import UnitTimes, padded_tokens
 from ziplm.pipelines.values import Start
@@ -30,7 +30,6 @@ WARM_UP, WARM_UP_SECONDS = 4, 1.0  # rounds before a measurement, or two of slow
 RACED = 0.4  # share of the samples on which the search evaluates a candidate, on average
 UNKNOWN_SPEEDUP = 2.0  # of a target that states no speed
 ATTEMPTS = 2  # finished models of a recover target, usually
-TRIALS = 3  # of learning rates, where none is given
 PRIORS = 3  # solutions that are tried even without a search
 
 
@@ -201,9 +200,5 @@ class CostModel:
             return training
         apart = self._start.samples.judging
         checks = 1 + checks_within(epochs * len(train), len(apart))  # one before the training
-        trial = trial_steps(round(updates))
-        if self._options.learning_rate is None and trial:
-            training *= 1 + TRIALS * trial / updates
-            checks += 2 * TRIALS
         passes = self._times.forward * (1 + 1 / self._in_torch(speedup))
         return training + checks * padded_tokens(apart, CHECKED_AT_ONCE) * passes

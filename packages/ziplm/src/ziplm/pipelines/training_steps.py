@@ -1,7 +1,6 @@
 """Steps that fine-tune: the dense model before pruning, and each member after it."""
 
 import copy
-import math
 import shutil
 from dataclasses import asdict, replace
 from functools import partial
@@ -13,14 +12,14 @@ from transformers import PreTrainedModel
 from ziplm.architectures.checkpoint import save
 from ziplm.files import write_json
 from ziplm.options.toml import load_options
-from ziplm.options.training import CHECKED_SHARE, Check, trial_steps
+from ziplm.options.training import CHECKED_SHARE, Check
 from ziplm.pipelines.loading import load_member
-from ziplm.pipelines.recipe import Recipe, optimizer_steps, with_checks
+from ziplm.pipelines.recipe import Recipe, with_checks
 from ziplm.pipelines.values import Start
 from ziplm.results.family import DENSE_TRAINING, family_report
 from ziplm.runs.folder import Run
 from ziplm.stages.finetune import finetune, needs_teacher
-from ziplm.stages.training_trials import steps_within, suitable_rate
+from ziplm.stages.training_time import steps_within
 
 DENSE_RATE = 8e-5  # learning rate of the dense model, whose head may be new: the paper's for BERT-base
 
@@ -43,7 +42,6 @@ def finetune_member(
     """
     teacher = start.dense if needs_teacher(recipe.loss) else None
     recipe = _within_minutes(start, recipe, small, teacher, state, run)
-    recipe = _with_rate(start, recipe, small, teacher, state, run)
     recipe = with_checks(recipe, run.workers.world)
     metric = start.task.metric
 
@@ -111,44 +109,6 @@ def _within_minutes(
 def _as_steps(document: Any) -> int:
     if type(document) is not int or document < 1:
         raise ValueError("not a number of steps")
-    return document
-
-
-def _with_rate(
-    start: Start,
-    recipe: Recipe,
-    small: PreTrainedModel,
-    teacher: PreTrainedModel | None,
-    state: Path,
-    run: Run,
-) -> Recipe:
-    """Try learning rates in short trainings, unless the user gave one; what is found is stored."""
-    steps = trial_steps(optimizer_steps(recipe, run.workers.world))
-    if start.options.learning_rate is not None or not recipe.apart or not steps:
-        return recipe
-
-    def make() -> float:
-        with run.stage("finetune", "fine-tune: trying learning rates"):
-            return suitable_rate(
-                steps,
-                small,
-                start.task,
-                recipe.examples,
-                recipe.training,
-                teacher=teacher,
-                loss=recipe.loss,
-                folder=state / "trials",
-                apart=recipe.apart,
-            )
-
-    rate = run.stored(state / "learning-rate.json", make, parse=_as_rate)
-    run.reporter.note(f"fine-tune: the learning rate is {rate:.3g}")
-    return replace(recipe, training=replace(recipe.training, learning_rate=rate))
-
-
-def _as_rate(document: Any) -> float:
-    if not (isinstance(document, float) and 0 < document < math.inf):
-        raise ValueError("not a learning rate")
     return document
 
 

@@ -241,9 +241,14 @@ def checks_of(state: TrainerState) -> tuple[Check, ...]:
 
 
 def is_over(state: TrainerState, patience: int) -> bool:
-    """Return whether all steps are done, or the last checks show that nothing improves any more."""
-    since_best = [check for check in checks_of(state) if check.step > (state.best_global_step or 0)]
-    return state.global_step >= state.max_steps or 0 < patience <= len(since_best)
+    """Return whether all steps are done, or the loss has not fallen for as many checks as `patience` says.
+
+    The check before the training does not count: at a high learning rate, the loss rises first, and falls
+    below its start only when the rate has fallen.
+    """
+    losses = [check.loss for check in checks_of(state) if check.step]
+    since_lowest = len(losses) - 1 - losses.index(min(losses)) if losses else 0
+    return state.global_step >= state.max_steps or 0 < patience <= since_lowest
 
 
 def diverged(what: str, step: int) -> NotFinite:
