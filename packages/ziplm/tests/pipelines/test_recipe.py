@@ -42,7 +42,7 @@ def test_a_preset_is_the_papers_recipe(files: Path, mode: str) -> None:
 
 
 def test_the_learning_rate_depends_on_the_hidden_size(files: Path) -> None:
-    assert make_recipe(start_of(files)).training.learning_rate == pytest.approx(0.1 / HIDDEN)
+    assert make_recipe(start_of(files)).training.learning_rate == pytest.approx(0.07 / HIDDEN)
     assert make_recipe(start_of(files, learning_rate=0.125)).training.learning_rate == 0.125
 
 
