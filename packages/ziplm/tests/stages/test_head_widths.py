@@ -15,7 +15,15 @@ from ziplm.stages.calibrate import gather_fisher, gather_statistics
 from ziplm.stages.costs import branch_costs
 from ziplm.stages.fisher import Fisher
 from ziplm.stages.levels import best_levels, branch_levels, head_widths, seconds_of
-from ziplm.stages.priors import branch_priors, exact_priors
+from ziplm.stages.priors import (
+    WHOLE_HEADS,
+    add_scores,
+    add_whole_heads,
+    branch_priors,
+    exact_priors,
+    prior_names_for,
+    score_harms,
+)
 from ziplm.stages.prune import narrow_attention, prune_branch
 from ziplm.stages.shrink import mask_to_sizes, shrink_to_sizes
 from ziplm.stages.sized_branches import measured_sizes
@@ -86,11 +94,8 @@ def test_moments_of_queries_and_keys_equal_their_definitions(narrowed: Narrowed)
         squares = gradients.square().sum(-1)  # (tokens, heads)
         weights = 0.9 * squares / squares.mean(0) + 0.1
         second = torch.einsum("th,thi,thj->hij", weights, rows, rows) / len(rows)
-        fisher = torch.einsum("thi,thj->hij", gradients, gradients) / len(rows)
         made = found.queries if role == "query" else found.keys
-        at = found.query_fisher if role == "query" else found.key_fisher
         torch.testing.assert_close(made, second, rtol=1e-3, atol=1e-4 * float(second.abs().max()))
-        torch.testing.assert_close(at, fisher, rtol=1e-3, atol=1e-4 * float(fisher.abs().max()))
         if role == "key":
             mean = torch.einsum("th,thi->hi", weights, rows) / len(rows)
             torch.testing.assert_close(found.key_mean, mean, rtol=1e-3, atol=1e-4 * float(mean.abs().max()))
@@ -126,11 +131,76 @@ def test_priors_of_widths_continue_those_of_whole_heads(narrowed: Narrowed) -> N
         for removed in (0, 1):
             change = narrowed.trace.masked_output(removed, width).double() - dense
             of_values = float(torch.trace(gamma @ change @ covariance @ change.T))
+            assert float(priors["factored"][row, removed]) == pytest.approx(of_values, rel=1e-3)
+
+
+def test_scores_add_the_squared_slopes_of_each_kept_head(narrowed: Narrowed) -> None:
+    """The slope is that of a sample's score when only the queries of one head are masked."""
+    model, branch = narrowed.model, narrowed.branch
+    others, name = samples(narrowed.name, 6, seed=5), branch.name
+    widths = {name: WIDTHS}
+    harms = score_harms(model, TASK, others, {branch: narrowed.trace.scores}, widths, batch_size=4)[name]
+    assert harms.shape == (3, 2)
+    assert not harms[0].any()
+    tokens = sum(len(sample["input_ids"]) for sample in others)
+    for row, width in enumerate(WIDTHS[1:], 1):
+        for head in range(2):
+            expected = float(score_slopes(narrowed, head, width, others).square().sum()) / tokens
+            assert float(harms[row, head]) == pytest.approx(expected, rel=5e-3, abs=1e-5 * float(harms.max()))
+    made = (model, branch, narrowed.statistics, narrowed.fisher, narrowed.trace, WIDTHS)
+    before, priors = branch_priors(*made), branch_priors(*made)
+    add_scores(priors, narrowed.trace.values, harms, WIDTHS)
+    for row, width in enumerate(WIDTHS):
+        for removed in range(3):
             kept = narrowed.trace.values.kept(removed, width)
-            of_scores = float(narrowed.trace.scores.errors(width)[kept].sum())
-            found = float(priors["factored"][row, removed])
-            assert found == pytest.approx(of_values + of_scores, rel=1e-3)
-            assert of_scores > 1e-6 * found
+            added = priors["factored"][row, removed] - before["factored"][row, removed]
+            assert float(added) == pytest.approx(float(harms[row, kept].sum()), rel=1e-6, abs=1e-15)
+            assert float(added) > 0 or row == 0 or removed == 2
+    share = (priors["factored"] - before["factored"]) / before["factored"][0, -1]
+    torch.testing.assert_close(priors["stream"] - before["stream"], share * before["stream"][0, -1])
+    squares = priors["own"].square() - before["own"].square()
+    torch.testing.assert_close(squares, share * before["own"][0, -1].square())
+
+
+def test_the_prior_of_whole_heads_prefers_no_narrower_heads(narrowed: Narrowed) -> None:
+    made = (narrowed.model, narrowed.branch, narrowed.statistics, narrowed.fisher, narrowed.trace, WIDTHS)
+    priors = {narrowed.branch.name: branch_priors(*made)}
+    usual = priors[narrowed.branch.name]["factored"]
+    add_whole_heads(priors)
+    whole = priors[narrowed.branch.name][WHOLE_HEADS]
+    assert torch.equal(whole[0], usual[0])
+    assert (whole[1:] == whole[0, -1]).all()
+    assert not torch.equal(whole, usual)
+    assert prior_names_for(priors)[-1] == WHOLE_HEADS
+
+
+def score_slopes(narrowed: Narrowed, head: int, width: int, features: list[dict[str, Any]]) -> torch.Tensor:
+    """Return the slope of each sample's score towards narrower queries of one head, (samples,)."""
+    architecture, trace = architecture_of(narrowed.model), narrowed.trace
+    layer = architecture.layers(narrowed.model)[narrowed.branch.layer]
+    spec = architecture.spec(narrowed.model, narrowed.branch)
+    identities = torch.eye(8, dtype=torch.float64).repeat(2, 1)
+    to_queries = trace.scores.project_queries(identities, width, scaled=False).view(2, width, 8)
+    to_keys = trace.scores.project_keys(identities, width).view(2, width, 8)
+    change = torch.zeros(2, 8, 8)
+    change[head] = (to_keys[head].mT @ to_queries[head] - torch.eye(8)).float()
+    (rows,) = [rows for rows in spec.rows if "query" in rows.roles]
+    found = []
+    for _, batch in one_by_one(features):
+        share = torch.zeros((), requires_grad=True)
+
+        def move(_: Any, __: Any, output: torch.Tensor, share: torch.Tensor = share) -> torch.Tensor:
+            blocks = list(output.chunk(len(rows.roles), -1))
+            place = rows.roles.index("query")
+            queries = blocks[place].unflatten(-1, (2, 8))
+            moved = torch.einsum("bthd,hed->bthe", queries, change)
+            blocks[place] = (queries + share * moved).flatten(-2)
+            return torch.cat(blocks, -1)
+
+        with hooked(layer.get_submodule(rows.path), move):
+            logits = narrowed.model(**batch).logits
+        found.append(torch.autograd.grad(TASK.head.scores(logits, batch).sum(), share)[0])
+    return torch.stack(found).double()
 
 
 def slopes(narrowed: Narrowed, size: Size, features: list[dict[str, Any]]) -> torch.Tensor:

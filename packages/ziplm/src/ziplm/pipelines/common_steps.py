@@ -11,12 +11,12 @@ import torch
 from latency_profiler import LatencyTable
 from transformers import PreTrainedModel
 
-from ziplm.architectures.attention_trace import BranchTrace
+from ziplm.architectures.attention_trace import AttentionTrace, BranchTrace
 from ziplm.architectures.base import Branch
 from ziplm.errors import NotFinite, UsageError
 from ziplm.files import checked
 from ziplm.options.targets import Target
-from ziplm.pipelines.stored import exact_priors_in, fisher_in, priors_in
+from ziplm.pipelines.stored import exact_priors_in, fisher_in, priors_in, score_harms_in
 from ziplm.pipelines.values import Samples, Start, token_weights
 from ziplm.runs.folder import TENSORS, Format, Run
 from ziplm.runs.table import read_given_table, read_run_table
@@ -26,7 +26,14 @@ from ziplm.stages.costs import branch_costs
 from ziplm.stages.fisher import Fisher
 from ziplm.stages.levels import best_levels, branch_levels
 from ziplm.stages.measure import for_measuring
-from ziplm.stages.priors import branch_priors, exact_priors, prior_names_for
+from ziplm.stages.priors import (
+    add_scores,
+    add_whole_heads,
+    branch_priors,
+    exact_priors,
+    prior_names_for,
+    score_harms,
+)
 from ziplm.stages.profile import latency_table, quantized_speedup_in
 from ziplm.stages.prune import in_chunks, narrow_attention, prune_branch
 from ziplm.stages.traces import StoredTraces, TraceFiles
@@ -248,6 +255,30 @@ def gather_priors(
         check = partial(priors_in, branch=branch, gradients=start.options.gradients, widths=counts)
         priors[branch.name] = checked(path, check, TENSORS.read(path))
 
+    narrowed = [branch for branch in branches if branch.name in widths]
+
+    def make_scores() -> dict[str, torch.Tensor]:
+        score_traces = {branch: _attention_trace(traces, branch).scores for branch in narrowed}
+        with run.stage("prune", "prune: scores of narrower heads") as advance:
+            return score_harms(
+                current,
+                start.task,
+                samples.not_calibrated,
+                score_traces,
+                widths,
+                batch_size=start.options.calibration_batch_size,
+                seed=seed,
+                progress=advance,
+                workers=run.workers,
+            )
+
+    if narrowed:
+        check_scores = partial(score_harms_in, branches=narrowed, widths=widths)
+        found = run.stored(run.priors_file("scores"), make_scores, TENSORS, check_scores)
+        for branch in narrowed:
+            values = _attention_trace(traces, branch).values
+            add_scores(priors[branch.name], values, found[branch.name], widths[branch.name])
+
     def make() -> dict[str, torch.Tensor]:
         with run.stage("prune", "prune: exact prior") as advance:
             return exact_priors(
@@ -268,4 +299,13 @@ def gather_priors(
         check_exact = partial(exact_priors_in, branches=branches, widths=counted)
         for name, exact in run.stored(run.priors_file("exact"), make, TENSORS, check_exact).items():
             priors[name]["exact"] = exact
+    if narrowed:
+        add_whole_heads(priors)
     return priors
+
+
+def _attention_trace(traces: StoredTraces, branch: Branch) -> AttentionTrace:
+    """Read the trace of an attention whose heads may become narrower."""
+    trace = traces[branch.name]
+    assert isinstance(trace, AttentionTrace)
+    return trace

@@ -70,8 +70,10 @@ class CostModel:
         widths = self._start.head_widths(self._start.dense)  # an attention is pruned at each of them
         pruned = [(branch.columns / current) ** 2 * len(widths.get(branch.name, [0])) for branch in branches]
         prune = times.pruning * rows * sum(pruned)
+        unseen = times.fisher * self._tokens(samples.not_calibrated) / current
+        prune += unseen if widths else 0.0  # the scores of narrower heads
         if self._options.gradients and self._start.task.head.pooled:  # the exact prior
-            prune += 2 * times.fisher * self._tokens(samples.not_calibrated) / current
+            prune += 2 * unseen
         return {"calibrate": (fisher + inputs) * self._tokens(samples.calibration) / current, "prune": prune}
 
     def target(self, target: Target) -> dict[str, float]:

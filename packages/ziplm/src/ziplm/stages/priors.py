@@ -11,14 +11,18 @@ is a matrix with such a row for each width. By name:
   sample's tokens added up, for outputs that pool many tokens;
 - ``own``: the square root of the error relative to the branch's own output, as in the ZipLM paper.
 
-Narrower heads also change the scores, which adds tr(S_q ΔB Γ_q ΔBᵀ) for each head that is kept: an increase
-of the loss, as in the factored prior. Priors in other units get it in proportion to what the removal of all
-heads counts in both.
+Narrower heads also change the scores, which adds E[(Σ_t q_t·ΔB a_t)²] / tokens of a sample for each head
+that is kept, with the gradients a_t at the queries: an increase of the loss, as in the factored prior. Priors
+in other units get it in proportion to what the removal of all heads counts in both. It is computed on samples
+that the Hessians have not seen, and adds up the errors of a sample's tokens. With narrower heads in a single
+layer of a model of sentence pairs, the divergence was 0.3 to 0.9 times E[(Σ_t q_t·ΔB a_t)²], but 2 to 2000
+times the factored form tr(S_q ΔB Γ_q ΔBᵀ), where S_q and Γ_q are the second moments of q and a.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
+from obs_structured import ScoreTrace, WidthTrace
 from transformers import PreTrainedModel
 
 from ziplm.architectures.attention_trace import AttentionTrace, BranchTrace, heads_of
@@ -31,6 +35,9 @@ from ziplm.stages.gradients import AtScores, batch_gradients
 from ziplm.stages.statistics import BranchStatistics
 from ziplm.tasks.base import Features, Progress, Task
 
+WHOLE_HEADS = "whole heads"
+"""Name of the prior whose solution has no narrower heads."""
+
 
 def branch_priors(
     model: PreTrainedModel,
@@ -41,6 +48,8 @@ def branch_priors(
     widths: Sequence[int] = (),
 ) -> Priors:
     """Compute all priors of a branch except the exact one; without a fisher, only own and stream.
+
+    Those of narrower heads leave out the harm of their scores; see `add_scores`.
 
     Args:
         model: the current model.
@@ -88,9 +97,9 @@ def _narrow_priors(
     trace: AttentionTrace,
     width: int,
 ) -> Priors:
-    """Return the priors of an attention with heads of a smaller width, by heads removed."""
+    """Return the priors of an attention with heads of a smaller width, by heads removed, without scores."""
     values = trace.values
-    priors = _error_priors(
+    return _error_priors(
         model,
         branch,
         statistics,
@@ -98,14 +107,6 @@ def _narrow_priors(
         values.errors(width),
         lambda metric: values.errors_under(metric, width),
     )
-    of_heads = trace.scores.errors(width)
-    scores = torch.stack([of_heads[values.kept(k, width).cpu()].sum() for k in range(branch.groups + 1)])
-    whole = float(priors["factored"][-1])  # with all heads removed, the same at every width
-    units = {"factored": 1.0, "scalar": 1.0}
-    return {
-        name: prior + scores * units.get(name, float(prior[-1]) / whole if whole else 0.0)
-        for name, prior in priors.items()
-    }
 
 
 def _stream_form(
@@ -170,6 +171,67 @@ def exact_priors(
     }
 
 
+def score_harms(
+    model: PreTrainedModel,
+    task: Task,
+    features: Sequence[Features],
+    traces: Mapping[Branch, ScoreTrace],
+    widths: Mapping[str, Sequence[int]],
+    *,
+    batch_size: int = 16,
+    seed: int = 0,
+    progress: Progress | None = None,
+    workers: Workers = ALONE,
+) -> dict[str, torch.Tensor]:
+    """Compute the harm of each head's narrower scores, (widths, heads) by branch name, in one backward pass.
+
+    The samples must not be those that the traces were made from. The harm at the present width, which comes
+    first in `widths`, is 0.
+    """
+    branches = list(traces)
+    harms: list[dict[str, torch.Tensor]] = []  # of each batch
+    for batch, _, _, at_scores in batch_gradients(
+        model, task, features, branches, batch_size, seed, progress, workers, branches
+    ):
+        mask = batch["attention_mask"][..., None, None]
+        harms.append({})
+        for branch, trace in traces.items():
+            scores = at_scores[branch.name]
+            changes = [torch.zeros(len(mask), branch.groups)]
+            for width in widths[branch.name][1:]:
+                change = trace.first_order(scores.queries * mask, scores.at_queries, width)
+                changes.append(change.cpu())  # (batch, heads)
+            harms[-1][branch.name] = torch.stack(changes).double().square().sum(1)
+    harms = workers.gathered(harms)
+    tokens = sum(len(sample["input_ids"]) for sample in features)
+    return {
+        branch.name: torch.stack([harm[branch.name] for harm in harms]).sum(0) / tokens for branch in branches
+    }
+
+
+def add_scores(priors: Priors, values: WidthTrace, harms: torch.Tensor, widths: Sequence[int]) -> None:
+    """Add the harm of the scores of kept heads to the priors of an attention.
+
+    Args:
+        priors: the priors of `branch_priors`, which are changed.
+        values: trace of the values, which knows the heads that each size keeps.
+        harms: the attention's harms from `score_harms`, (widths, heads).
+        widths: widths that its heads may get, the present one first.
+    """
+    scores = torch.zeros_like(priors["factored"])
+    for row, width in enumerate(widths):
+        for removed in range(values.heads + 1) if row else ():
+            scores[row, removed] = harms[row, values.kept(removed, width).cpu()].sum()
+    whole = float(priors["factored"][0, -1])  # all heads removed
+    for name, prior in priors.items():
+        if name == "own":  # a root
+            unit = float(prior[0, -1]) ** 2 / whole if whole else 0.0
+            priors[name] = (prior.square() + unit * scores).sqrt()
+        else:
+            unit = 1.0 if name in ("factored", "scalar") else float(prior[0, -1]) / whole if whole else 0.0
+            priors[name] = prior + unit * scores
+
+
 def _narrow_change(
     trace: AttentionTrace,
     inputs: torch.Tensor,
@@ -189,4 +251,18 @@ def _narrow_change(
 def prior_names_for(priors: Mapping[str, Priors]) -> list[str]:
     """Return the priors that all branches have and that are worth trying, the most reliable first."""
     common = set.intersection(*(set(known) for known in priors.values()))
-    return [name for name in ("exact", "factored", "scalar", "stream") if name in common]
+    return [name for name in ("exact", "factored", "scalar", "stream", WHOLE_HEADS) if name in common]
+
+
+def add_whole_heads(priors: Mapping[str, Priors]) -> None:
+    """Add a prior to all branches whose solution has no narrower heads: the most reliable one otherwise.
+
+    It says that narrower heads do as much harm as none, which take less time. With its solution among the
+    candidates, samples that pruning has not seen decide whether narrower heads are better.
+    """
+    usual = prior_names_for(priors)[0]
+    for known in priors.values():
+        prior = known[usual].clone()
+        if prior.ndim == 2:
+            prior[1:] = prior[0, -1]
+        known[WHOLE_HEADS] = prior
