@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 from ziplm.architectures.base import Size
-from ziplm.pipelines import common_steps
+from ziplm.pipelines import common_steps, prior_steps
 from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.oneshot import prune_model
 from ziplm.pipelines.stored import priors_in
@@ -93,7 +93,7 @@ def solved(
     start: Start, run: Run, pruned: Pruned, table: LatencyTable, scores: bool, target: float
 ) -> list[Size]:
     """Return the sizes with the lowest factored prior, with or without the harm of narrower scores."""
-    priors = common_steps.gather_priors(
+    priors = prior_steps.gather_priors(
         start, start.dense, start.samples, pruned.traces, start.options.seed, run
     )
     if not scores:
