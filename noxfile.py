@@ -193,6 +193,7 @@ def bench(session: nox.Session) -> None:
     """Run benchmarks: ``nox -s bench`` for all, ``nox -s bench -- obs --help`` for one."""
     install_bench(session)
     alone = ["obs", "profiler", "spdy", "distill", "surgery", "stitch", "stages", "estimates", "engines"]
+    alone += ["value_widths"]
     # These need hours, and all but the last need --data: only when asked for.
     only_asked = ["models", "oneshot", "gradual", "runs", "architectures", "stages_defaults"]
     chosen, options = session.posargs[:1], session.posargs[1:]

@@ -141,10 +141,7 @@ class Bench:
     def options(self, method: str) -> Options:
         """Return the options of a run that measures nothing, because all methods share a latency table."""
         first = next(iter(self.experiment.splits.values()))
-        of_method: dict[str, Any] = {
-            "whole-heads": {"head_width": False},
-            "paper": {"method": "ziplm"},
-        }.get(method, {})
+        own: dict[str, dict[str, Any]] = {"whole-heads": {"head_width": False}, "paper": {"method": "ziplm"}}
         return Options(
             model=str(self.model_folder),
             task=self.experiment.task,
@@ -157,7 +154,7 @@ class Bench:
             threads=1,
             search_samples=self.experiment.search_samples,
             seed=self.seed,
-            **of_method,
+            **own.get(method, {}),
             **self.experiment.options,
         )
 

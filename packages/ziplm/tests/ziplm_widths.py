@@ -36,14 +36,12 @@ def make_width_traces(model: PreTrainedModel) -> list[BranchTrace | None]:
         second, mean = moments(4 * branch.columns, branch.columns)
         weight, centred = architecture.weight(model, branch), architecture.bias(model, branch) is not None
         given = {"mean": mean if centred else None, "damping": 0.01}
-        widths = [moments(100, branch.group_size) for _ in range(4 * branch.groups)]
-        queries, keys, at_queries, at_keys = (
-            torch.stack([second for second, _ in widths[place::4]]) for place in range(4)
-        )
-        key_mean = torch.stack([mean for _, mean in widths[1::4]])
+        widths = [moments(100, branch.group_size) for _ in range(2 * branch.groups)]
+        queries, keys = (torch.stack([second for second, _ in widths[place::2]]) for place in range(2))
+        key_mean = torch.stack([mean for _, mean in widths[1::2]])
         traces[index] = AttentionTrace(
             prune(weight, 2 * second, branch.group_size, **given),
             narrow_heads(weight, 2 * second, branch.group_size, **given),
-            narrow_scores(queries, keys, key_mean, at_queries, at_keys),
+            narrow_scores(queries, keys, key_mean),
         )
     return traces

@@ -1,22 +1,19 @@
-"""Steps whose results all targets of a model share: profile, calibrate, prune, priors.
+"""Steps whose results all targets of a model share: profile, calibrate, prune.
 
 Each step runs a stage within a run: it reports progress, decides which processes take part, and may store the
 result in the run folder.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
-import torch
 from latency_profiler import LatencyTable
 from transformers import PreTrainedModel
 
 from ziplm.architectures.attention_trace import BranchTrace
 from ziplm.architectures.base import Branch
 from ziplm.errors import NotFinite, UsageError
-from ziplm.files import checked
 from ziplm.options.targets import Target
-from ziplm.pipelines.stored import exact_priors_in, fisher_in, priors_in
+from ziplm.pipelines.stored import fisher_in
 from ziplm.pipelines.values import Samples, Start, token_weights
 from ziplm.runs.folder import TENSORS, Format, Run
 from ziplm.runs.table import read_given_table, read_run_table
@@ -26,7 +23,10 @@ from ziplm.stages.costs import branch_costs
 from ziplm.stages.fisher import Fisher
 from ziplm.stages.levels import best_levels, branch_levels
 from ziplm.stages.measure import for_measuring
-from ziplm.stages.priors import branch_priors, exact_priors, prior_names_for
+from ziplm.stages.priors import (
+    branch_priors,
+    prior_names_for,
+)
 from ziplm.stages.profile import latency_table, quantized_speedup_in
 from ziplm.stages.prune import in_chunks, narrow_attention, prune_branch
 from ziplm.stages.traces import StoredTraces, TraceFiles
@@ -233,39 +233,3 @@ def _trace_files(run: Run, branch: Branch, narrowed: bool) -> TraceFiles:
     if not narrowed:
         return TraceFiles(heads)
     return TraceFiles(heads, *(run.width_file(branch.name, rows) for rows in ("values", "scores")))
-
-
-def gather_priors(
-    start: Start, current: PreTrainedModel, samples: Samples, traces: StoredTraces, seed: int, run: Run
-) -> dict[str, Priors]:
-    """Return the priors of all branches; for the exact prior, processes share the batches."""
-    branches = start.remaining_branches(current)
-    widths = start.head_widths(current)
-    priors: dict[str, Priors] = {}
-    for branch in branches:
-        path = run.priors_file(branch.name)
-        counts = len(widths.get(branch.name, ()))
-        check = partial(priors_in, branch=branch, gradients=start.options.gradients, widths=counts)
-        priors[branch.name] = checked(path, check, TENSORS.read(path))
-
-    def make() -> dict[str, torch.Tensor]:
-        with run.stage("prune", "prune: exact prior") as advance:
-            return exact_priors(
-                current,
-                start.task,
-                samples.not_calibrated,
-                branches,
-                traces,
-                batch_size=start.options.calibration_batch_size,
-                seed=seed,
-                progress=advance,
-                workers=run.workers,
-                widths=widths,
-            )
-
-    if start.options.gradients and start.task.head.pooled:
-        counted = {name: len(known) for name, known in widths.items()}
-        check_exact = partial(exact_priors_in, branches=branches, widths=counted)
-        for name, exact in run.stored(run.priors_file("exact"), make, TENSORS, check_exact).items():
-            priors[name]["exact"] = exact
-    return priors

@@ -33,6 +33,14 @@ ATTEMPTS = 2  # finished models of a recover target, usually
 PRIORS = 3  # solutions that are tried even without a search
 
 
+def _prunings(widths: Sequence[int]) -> float:
+    """Return the work of pruning a branch with these widths of heads, in units of pruning it at the first.
+
+    Each smaller width is pruned twice: for its priors, and for the scores of the heads that it keeps.
+    """
+    return 1 + 2 * sum((width / widths[0]) ** 2 for width in widths[1:])
+
+
 class CostModel:
     """Seconds of the stages, from the unit times of a probe.
 
@@ -66,11 +74,15 @@ class CostModel:
         inputs = times.statistics + (passes - 1) * times.forward
         fisher = 0.0 if run.fisher_file.exists() or not self._options.gradients else times.fisher
         rows = self._start.dense.config.hidden_size
-        widths = self._start.head_widths(self._start.dense)  # an attention is pruned at each of them
-        pruned = [(branch.columns / current) ** 2 * len(widths.get(branch.name, [0])) for branch in branches]
+        widths = self._start.head_widths(self._start.dense)
+        pruned = [
+            (branch.columns / current) ** 2 * _prunings(widths.get(branch.name, ())) for branch in branches
+        ]
         prune = times.pruning * rows * sum(pruned)
+        unseen = times.fisher * self._tokens(samples.not_calibrated) / current
+        prune += unseen if widths else 0.0  # the scores of narrower heads
         if self._options.gradients and self._start.task.head.pooled:  # the exact prior
-            prune += 2 * times.fisher * self._tokens(samples.not_calibrated) / current
+            prune += 2 * unseen
         return {"calibrate": (fisher + inputs) * self._tokens(samples.calibration) / current, "prune": prune}
 
     def target(self, target: Target) -> dict[str, float]:

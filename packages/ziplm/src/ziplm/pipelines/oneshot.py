@@ -22,6 +22,7 @@ from ziplm.pipelines import (
     common_steps,
     engine_steps,
     evaluation_steps,
+    prior_steps,
     refit_steps,
     target_steps,
     training_steps,
@@ -68,7 +69,7 @@ def prune_model(
     """Calibrate and prune the current model: everything that its targets share."""
     fisher = common_steps.calibrate(start, current, samples, seed, run)
     traces = common_steps.prune(start, current, samples, fisher, run)
-    priors = common_steps.gather_priors(start, current, samples, traces, seed, run)
+    priors = prior_steps.gather_priors(start, current, samples, traces, seed, run)
     choices = common_steps.make_choices(start, current, dense_choices.table, priors)
     chosen = start.options.prior
     prior_names: list[str] = prior_names_for(priors) if chosen == "auto" else [chosen]

@@ -115,6 +115,18 @@ def exact_priors_in(
     return dict(tensors)
 
 
+def score_harms_in(
+    tensors: Mapping[str, torch.Tensor], branches: Sequence[Branch], widths: Mapping[str, Sequence[int]]
+) -> dict[str, torch.Tensor]:
+    """Return the harm of each head's scores at each width, of the attentions that may become narrower."""
+    _require(set(tensors) == {branch.name for branch in branches})
+    for branch in branches:
+        harms = tensors[branch.name]
+        _require(harms.shape == (len(widths[branch.name]), branch.groups) and harms.dtype == torch.float64)
+        _require(bool((harms.isfinite() & (harms >= 0)).all()))
+    return dict(tensors)
+
+
 def fisher_in(
     fisher: Fisher,
     branches: Sequence[Branch],

@@ -1,4 +1,4 @@
-"""The fisher: second moments of the loss gradients at each branch's output, and at queries and keys."""
+"""The fisher: second moments of the loss gradients at each branch's output, and of queries and keys."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,17 +20,13 @@ class ScoreMoments(NamedTuple):
 
     Attributes:
         queries: second moments of the queries, weighted by token, (heads, d, d).
-        keys: second moments of the keys, (heads, d, d).
+        keys: second moments of the keys, likewise.
         key_mean: means of the keys, (heads, d).
-        query_fisher: second moments of the gradients at the queries, (heads, d, d).
-        key_fisher: second moments of the gradients at the keys, (heads, d, d).
     """
 
     queries: torch.Tensor
     keys: torch.Tensor
     key_mean: torch.Tensor
-    query_fisher: torch.Tensor
-    key_fisher: torch.Tensor
 
 
 @dataclass(frozen=True)

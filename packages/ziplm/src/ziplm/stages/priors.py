@@ -11,9 +11,7 @@ is a matrix with such a row for each width. By name:
   sample's tokens added up, for outputs that pool many tokens;
 - ``own``: the square root of the error relative to the branch's own output, as in the ZipLM paper.
 
-Narrower heads also change the scores, which adds tr(S_q ΔB Γ_q ΔBᵀ) for each head that is kept: an increase
-of the loss, as in the factored prior. Priors in other units get it in proportion to what the removal of all
-heads counts in both.
+Narrower heads also change the scores, which `ziplm.stages.score_harms` adds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +29,9 @@ from ziplm.stages.gradients import AtScores, batch_gradients
 from ziplm.stages.statistics import BranchStatistics
 from ziplm.tasks.base import Features, Progress, Task
 
+WHOLE_HEADS = "whole heads"
+"""Name of the prior whose solution has no narrower heads."""
+
 
 def branch_priors(
     model: PreTrainedModel,
@@ -41,6 +42,8 @@ def branch_priors(
     widths: Sequence[int] = (),
 ) -> Priors:
     """Compute all priors of a branch except the exact one; without a fisher, only own and stream.
+
+    Those of narrower heads leave out the harm of their scores; see `ziplm.stages.score_harms`.
 
     Args:
         model: the current model.
@@ -88,9 +91,9 @@ def _narrow_priors(
     trace: AttentionTrace,
     width: int,
 ) -> Priors:
-    """Return the priors of an attention with heads of a smaller width, by heads removed."""
+    """Return the priors of an attention with heads of a smaller width, by heads removed, without scores."""
     values = trace.values
-    priors = _error_priors(
+    return _error_priors(
         model,
         branch,
         statistics,
@@ -98,14 +101,6 @@ def _narrow_priors(
         values.errors(width),
         lambda metric: values.errors_under(metric, width),
     )
-    of_heads = trace.scores.errors(width)
-    scores = torch.stack([of_heads[values.kept(k, width).cpu()].sum() for k in range(branch.groups + 1)])
-    whole = float(priors["factored"][-1])  # with all heads removed, the same at every width
-    units = {"factored": 1.0, "scalar": 1.0}
-    return {
-        name: prior + scores * units.get(name, float(prior[-1]) / whole if whole else 0.0)
-        for name, prior in priors.items()
-    }
 
 
 def _stream_form(
@@ -189,4 +184,18 @@ def _narrow_change(
 def prior_names_for(priors: Mapping[str, Priors]) -> list[str]:
     """Return the priors that all branches have and that are worth trying, the most reliable first."""
     common = set.intersection(*(set(known) for known in priors.values()))
-    return [name for name in ("exact", "factored", "scalar", "stream") if name in common]
+    return [name for name in ("exact", "factored", "scalar", "stream", WHOLE_HEADS) if name in common]
+
+
+def add_whole_heads(priors: Mapping[str, Priors]) -> None:
+    """Add a prior to all branches whose solution has no narrower heads: the most reliable one otherwise.
+
+    It says that narrower heads do as much harm as none, which take less time. With its solution among the
+    candidates, samples that pruning has not seen decide whether narrower heads are better.
+    """
+    usual = prior_names_for(priors)[0]
+    for known in priors.values():
+        prior = known[usual].clone()
+        if prior.ndim == 2:
+            prior[1:] = prior[0, -1]
+        known[WHOLE_HEADS] = prior

@@ -31,7 +31,6 @@ class _Sums:
                 "weighted mean": weighted.sum(1),
                 "second": rows.mT @ rows,
                 "weighted second": rows.mT @ weighted,
-                "fisher": gradients.mT @ gradients,
                 "squares": squares.sum((1, 2)),
                 "fourth powers": squares.square().sum((1, 2)),
             },
@@ -46,8 +45,8 @@ class _Sums:
         for name, value in values.items():
             self.values[name] = self.values.get(name, 0) + value
 
-    def moments(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the second moments (heads, d, d), the means (heads, d), and those of the gradients."""
+    def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the second moments (heads, d, d) and the means (heads, d)."""
         total, values = self.tokens, self.values
         mean_square = values["squares"] / total
         # w = uniform + scale ‖a‖², whose mean over tokens is 1
@@ -59,7 +58,7 @@ class _Sums:
         uniform, scale = torch.where(few, 1.0, uniform), torch.where(few, 0.0, scale)
         mean = uniform[:, None] * values["mean"] + scale[:, None] * values["weighted mean"]
         second = uniform[:, None, None] * values["second"] + scale[:, None, None] * values["weighted second"]
-        return (second + second.mT) / (2 * total), mean / total, values["fisher"] / total
+        return (second + second.mT) / (2 * total), mean / total
 
 
 class ScoreSums:
@@ -84,6 +83,6 @@ class ScoreSums:
 
     def result(self) -> ScoreMoments:
         """Return the moments over all tokens."""
-        queries, _, query_fisher = self._queries.moments()
-        keys, key_mean, key_fisher = self._keys.moments()
-        return ScoreMoments(queries, keys, key_mean, query_fisher, key_fisher)
+        queries, _ = self._queries.moments()
+        keys, key_mean = self._keys.moments()
+        return ScoreMoments(queries, keys, key_mean)
