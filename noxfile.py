@@ -192,10 +192,10 @@ def check_wheels(session: nox.Session, wheels: list[str], readmes: list[str], gr
 def bench(session: nox.Session) -> None:
     """Run benchmarks: ``nox -s bench`` for all, ``nox -s bench -- obs --help`` for one."""
     install_bench(session)
-    alone = ["obs", "profiler", "spdy", "distill", "surgery", "stitch", "stages", "estimates", "engines"]
-    alone += ["value_widths"]
+    alone = ["obs", "profiler", "contention", "spdy", "distill", "surgery", "stitch", "stages"]
+    alone += ["estimates", "engines", "value_widths"]
     # These need hours, and all but the last need --data: only when asked for.
-    only_asked = ["models", "oneshot", "gradual", "runs", "architectures", "stages_defaults"]
+    only_asked = ["models", "oneshot", "gradual", "runs", "architectures", "fit_quality", "stages_defaults"]
     chosen, options = session.posargs[:1], session.posargs[1:]
     if unknown := [name for name in chosen if name not in alone + only_asked]:
         session.error(f"no benchmark {unknown[0]!r}; there are: {', '.join(alone + only_asked)}")

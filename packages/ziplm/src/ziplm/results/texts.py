@@ -6,6 +6,7 @@ from typing import Any
 from ziplm.results.plain import finite, mapping
 
 NONE = "–"
+SMALLEST_DOUBT = 0.005  # which is worth a sentence: what rounds to a whole per cent
 # Details of an environment, where its regime has them.
 LENGTHS = ("input lengths", "prompt lengths", "new tokens")
 
@@ -74,7 +75,11 @@ def list_text(values: Sequence[Any]) -> str:
 
 def competition_text(measurements: Mapping[str, dict[str, Any]]) -> str:
     """Say how far other processes may have changed measured speeds, given by name; "" if they did not."""
-    doubtful = {name: measured for name, measured in measurements.items() if measured.get("doubt")}
+    doubtful = {
+        name: measured
+        for name, measured in measurements.items()
+        if (measured.get("doubt") or 0) >= SMALLEST_DOUBT
+    }
     if not doubtful:
         return ""
     share = max(measured["competition"] for measured in doubtful.values())
