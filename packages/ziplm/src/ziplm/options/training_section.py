@@ -58,7 +58,7 @@ class FinetuneOptions(Section):
     )
     precision: Precision = option("float32", "training", "Numeric precision of fine-tuning on a GPU.")
     task_weight: Number | None = option(
-        None, "training", "Weight λ1 of the task's own loss.", unset="0 without labels, 0.2 with labels and a teacher, 1 with labels alone"
+        None, "training", "Weight λ1 of the task's own loss.", unset="1 if there are labels, else 0"
     )
     logit_weight: Number = option(
         1.0, "training", "Weight λ2 of the distillation of outputs; for embeddings, of their cosine distance."

@@ -20,9 +20,6 @@ from ziplm.tasks.base import Features
 # Highest learning rate times hidden size. Twice this rate suits members far from the dense model better, and
 # half of it those close to it (bench/gradual.py settings).
 RATE_OF_WIDTH = 0.07
-# Weight of labels beside a teacher: what a teacher has not learned can be learned, and a member stays close to
-# one that has (bench/gradual.py settings). Without a teacher, it is 1.
-LABELS_BESIDE_TEACHER = 0.2
 
 
 @dataclass(frozen=True)
@@ -58,8 +55,7 @@ def distillation(start: Start) -> DistillationLoss:
     options = start.options
     task = options.task_weight
     if task is None:
-        weight = LABELS_BESIDE_TEACHER if options.logit_weight or options.token_weight else 1.0
-        task = weight if has_labels(start.dense, start.task, start.splits.train) else 0.0
+        task = float(has_labels(start.dense, start.task, start.splits.train))
     try:
         return distillation_loss(
             start.task.head,
