@@ -191,8 +191,8 @@ class _Fit:
         elif known.mean + self._doubt(known) < self._target - self._tolerance * abs(self._target):
             following, corrected = "better", self._better_levels(levels)
         else:
-            # Measuring again reduces the measurement's own error, but not one that is shared by all.
-            reducible = min(known.deviation, measured.error)
+            # Measuring again reduces the errors of single measurements, but not one that all share.
+            reducible = self.totals.estimate(levels, shared=False).deviation
             unclear = CERTAIN * reducible > FINE_ENOUGH * abs(self._target)
             return ("same", levels) if unclear else ("stop", None)
         key = tuple(corrected.tolist())

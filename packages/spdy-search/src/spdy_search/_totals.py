@@ -137,8 +137,8 @@ class Totals:
         """Total according to the table."""
         return self._fixed + self._problem.totals(levels)[self._name]
 
-    def estimate(self, levels: Levels) -> Estimate:
-        """Expected total and its deviation."""
+    def estimate(self, levels: Levels, *, shared: bool = True) -> Estimate:
+        """Expected total and its deviation, with or without the errors that measurements share."""
         exact = [
             measured.value
             for known, measured in zip(self._levels, self._measured, strict=True)
@@ -149,7 +149,7 @@ class Totals:
         mean, variance = 0.0, COMMON_ERROR**2 + OWN_ERROR**2
         if self._levels:
             with one_blas_thread():
-                mean, variance = self._conditioned(levels, variance)
+                mean, variance = self._conditioned(levels, variance, shared)
         unit = self._unit(levels)
         return Estimate(self.predicted(levels) + unit * mean, unit * math.sqrt(max(variance, 0.0)))
 
@@ -160,7 +160,7 @@ class Totals:
             return 1.0
         return max(self.estimate(levels).mean / predicted, 0.0) or 1.0
 
-    def _conditioned(self, levels: Levels, variance: float) -> tuple[float, float]:
+    def _conditioned(self, levels: Levels, variance: float, shared_errors: bool) -> tuple[float, float]:
         """Mean and variance of the relative error b + d of an assignment, given the measurements."""
         units = np.array([self._unit(known) for known in self._levels])
         errors = np.array([measured.error for measured in self._measured]) / units
@@ -172,8 +172,9 @@ class Totals:
         )
         covariance = np.array([[self._covariance(a, b) for a in self._levels] for b in self._levels])
         covariance[np.diag_indices(len(units))] += errors**2 + JITTER * variance
-        common = np.array([measured.shared * measured.value for measured in self._measured]) / units
-        covariance += np.outer(common, common)
+        if shared_errors:
+            common = np.array([measured.shared * measured.value for measured in self._measured]) / units
+            covariance += np.outer(common, common)
         shared = np.array([self._covariance(levels, known) for known in self._levels])
         weights: NDArray[np.float64] = np.linalg.solve(covariance, shared)
         return float(weights @ (rises / units)), variance - float(weights @ shared)
