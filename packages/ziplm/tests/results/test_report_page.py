@@ -80,7 +80,7 @@ def test_the_page_shows_the_result_the_table_and_the_environment(tmp_path: Path)
         "0.9203 ±0.0200 ≈",
         "Every second layer removed.",
         "±5.28 %",
-        "divergence from the current model (KL)",
+        "divergence from the dense model (KL)",
         "Intel(R) Xeon(R) Platinum 8488C, engine eager, float32, 1 thread, batch size 8, 128 tokens",
         "ziplm compress textattack/bert-base-uncased-SST-2 --task sst2 --speedup 2 -o runs/sst2",
         "transformers 5.22.2",

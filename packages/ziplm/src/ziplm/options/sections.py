@@ -229,10 +229,10 @@ class MethodOptions(Section):
     loss: Loss = option(
         "kl",
         "method",
-        "Loss of the search: divergence from the current model (kl), or the task's own.",
+        "Loss of the search: divergence from the dense model (kl), or the task's own.",
     )
     refit: bool = option(
-        True, "method", "Fit the remaining weights to the current model, and keep the result if it helps."
+        True, "method", "Fit the remaining weights to the dense model, and keep the result if it helps."
     )
 
 

@@ -16,7 +16,7 @@ from ziplm.tasks.heads import is_clearly_lower, mean_divergence
 def refit_if_better(
     start: Start, pruned: Pruned, small: PreTrainedModel, run: Run
 ) -> tuple[PreTrainedModel, Refitted | None]:
-    """Refit the model; keep the result if it is clearly closer to the current model on held-out samples.
+    """Refit the model; keep the result if it is clearly closer to the dense model on held-out samples.
 
     A first refit with few samples shows whether it helps at all. If not, there is no second one with all.
 
@@ -29,7 +29,7 @@ def refit_if_better(
     with run.stage("refit") as advance:
         if len(samples.calibration) > 2 * TRIAL_SAMPLES:
             tried = _refitted(start, pruned, small, TRIAL_SAMPLES, run, advance)
-            trial = _compared(start, pruned, small, tried, samples.judging, run)
+            trial = _compared(start, small, tried, samples.judging, run)
             if not is_promising(trial):
                 run.detail(
                     f"refit: ended after {TRIAL_SAMPLES} samples, divergence {trial.before:.4g} before and "
@@ -37,7 +37,7 @@ def refit_if_better(
                 )
                 return small, trial._replace(kept=False)
         refitted = _refitted(start, pruned, small, MOST_SAMPLES, run, advance)
-        compared = _compared(start, pruned, small, refitted, samples.not_calibrated, run)
+        compared = _compared(start, small, refitted, samples.not_calibrated, run)
     run.detail(
         f"refit: divergence {compared.before:.4g} before and {compared.after:.4g} after, "
         + ("kept" if compared.kept else "not kept")
@@ -56,7 +56,7 @@ def _refitted(
     weights = {branch.name: token_weights(pruned.fisher, branch, pruned.samples)[0] for branch in branches}
     if run.workers.rank == 0:
         refitted = refit(
-            pruned.current,
+            start.dense,
             small,
             start.task,
             pruned.samples.calibration,
@@ -73,14 +73,13 @@ def _refitted(
 
 def _compared(
     start: Start,
-    pruned: Pruned,
     small: PreTrainedModel,
     refitted: PreTrainedModel,
     samples: Sequence[Features],
     run: Run,
 ) -> Refitted:
     """Compare a model before and after a refit, which is kept if clearly better; processes share batches."""
-    before, after = divergences_of_each([small, refitted], pruned.current, start.task, samples, run.workers)
+    before, after = divergences_of_each([small, refitted], start.dense, start.task, samples, run.workers)
     return Refitted(mean_divergence(before), mean_divergence(after), is_clearly_lower(after, before))
 
 

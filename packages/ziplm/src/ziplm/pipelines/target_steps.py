@@ -40,12 +40,13 @@ from ziplm.tasks.base import Features
 
 
 def loss_on(start: Start, features: Sequence[Features], stitcher: Stitcher, run: Run) -> CandidateLoss:
-    """Return the loss of candidates on some samples; processes share the batches."""
+    """Return the loss of candidates on some samples, beside the dense model; processes share the batches."""
     small_enough = max(1, len(features) // BATCHES)
     return CandidateLoss(
         stitcher,
         start.task,
         features,
+        reference=start.dense,
         loss=start.options.loss,
         batch_size=min(start.options.calibration_batch_size, small_enough),
         workers=run.workers,

@@ -125,7 +125,7 @@ class Pruned:
 
 
 class Refitted(NamedTuple):
-    """How a refit changed the mean divergence from the current model, and whether its result is kept."""
+    """How a refit changed the mean divergence from the dense model, and whether its result is kept."""
 
     before: float
     after: float

@@ -22,7 +22,7 @@ from ziplm.results.texts import environment_text, interval_text, number_text
 from ziplm.results.training_rows import check_rows, training_rows
 
 LOSSES = {
-    "kl": "divergence from the current model (KL)",
+    "kl": "divergence from the dense model (KL)",
     "task": "loss of the task",
 }
 

@@ -1,7 +1,7 @@
-"""Refit: fit the remaining output matrices to the current model by least squares, branch by branch.
+"""Refit: fit the remaining output matrices to the dense model by least squares, branch by branch.
 
 For each branch in order, min over (W, b) of Σ w ‖W h + b − (s − r)‖² + λ ‖W − Ŵ‖², with h the shrunk model's
-own inputs of the output matrix, r its residual stream before the branch, s the current model's stream after
+own inputs of the output matrix, r its residual stream before the branch, s the dense model's stream after
 it, and w the weight of the token. λ pulls towards the present weights Ŵ, not towards zero.
 """
 
@@ -36,7 +36,7 @@ class _Enough(Exception):
 
 @torch.no_grad()  # not inference mode, whose tensors could not be fine-tuned later
 def refit(
-    current: PreTrainedModel,
+    dense: PreTrainedModel,
     small: PreTrainedModel,
     task: Task,
     features: Sequence[Features],
@@ -47,10 +47,10 @@ def refit(
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> PreTrainedModel:
-    """Return a model like `small` with output matrices fitted to the current model's residual stream.
+    """Return a model like `small` with output matrices fitted to the dense model's residual stream.
 
     Args:
-        current: the model that `small` was made from.
+        dense: the dense model, or another with the same layers.
         small: the shrunk model. It is not changed; the result shares all other parameters with it.
         task: makes the batches.
         features: samples; some batches are left out if their hidden states would need more than 1 GiB.
@@ -61,17 +61,17 @@ def refit(
         batch_size: samples per batch.
         progress: called with the number of layers done and the total.
     """
-    architecture = architecture_of(current)
+    architecture = architecture_of(dense)
     small = with_own_outputs(small)
-    batches, first_tokens = _chosen_batches(current, task, features, batch_size, most_samples)
-    layers = len(architecture.layers(current))
+    batches, first_tokens = _chosen_batches(dense, task, features, batch_size, most_samples)
+    layers = len(architecture.layers(dense))
     by_layer = [architecture.branches(small)[2 * layer : 2 * layer + 2] for layer in range(layers)]
-    goal_states: list[torch.Tensor | None] = [None] * len(batches)  # before the layer, of the current model
+    goal_states: list[torch.Tensor | None] = [None] * len(batches)  # before the layer, of the dense model
     small_states: list[torch.Tensor | None] = [None] * len(batches)  # before the layer, of the small model
     for layer, branches in enumerate(by_layer):
         goals = []
         for number, batch in enumerate(batches):
-            goal_states[number], seen = _run_layer(current, task, batch, layer, goal_states[number], branches)
+            goal_states[number], seen = _run_layer(dense, task, batch, layer, goal_states[number], branches)
             goals.append({name: one.after for name, one in seen.items()})
         for branch in branches:
             sums = _Sums(architecture, small, branch)

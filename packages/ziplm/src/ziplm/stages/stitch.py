@@ -108,7 +108,8 @@ class CandidateLoss:
         stitcher: makes the candidates; several losses may share one.
         task: the task, whose head measures the divergence of outputs.
         features: the samples.
-        loss: "kl" for the divergence from the current model, "task" for the model's own loss on labels.
+        reference: the model that the divergence refers to; None for the current model.
+        loss: "kl" for the divergence from the reference, "task" for the model's own loss on labels.
         batch_size: samples per batch.
         state_bytes: memory limit of the remembered hidden states.
         workers: the processes that share the batches; all ask for the same candidates and get the same loss.
@@ -120,6 +121,7 @@ class CandidateLoss:
         task: Task,
         features: Sequence[Features],
         *,
+        reference: PreTrainedModel | None = None,
         loss: str = "kl",
         batch_size: int = 32,
         state_bytes: int = GIBIBYTE,
@@ -133,7 +135,7 @@ class CandidateLoss:
         self._batches = [batches[number] for share in shares for number in share]
         ends = [0, *itertools.accumulate(map(len, shares))]
         self._legs = [range(first, last) for first, last in itertools.pairwise(ends)]
-        self._reference = self._reference_outputs()
+        self._reference = self._reference_outputs(reference)
         self._layers = stitcher.architecture.layers(stitcher.model)
         # Only the inputs of every stride-th layer are remembered, so that they fit in `state_bytes`. Two sets
         # of states are in memory: those of the best candidate and of the one whose loss is computed.
@@ -144,13 +146,15 @@ class CandidateLoss:
         self._best_parts: list[Divergence] = []
         self._best_states: dict[int, list[torch.Tensor]] = {}
 
-    def _reference_outputs(self) -> list[torch.Tensor]:
-        """Compute the outputs of the current model, which the loss refers to."""
+    def _reference_outputs(self, reference: PreTrainedModel | None) -> list[torch.Tensor]:
+        """Compute the outputs that the loss refers to."""
         if self._loss == "task":
             return []
-        self._stitcher.install([branch.size for branch in self._stitcher.branches])
+        if reference is None:
+            self._stitcher.install([branch.size for branch in self._stitcher.branches])
+            reference = self._stitcher.model
         with torch.inference_mode():
-            return [self._task.head.outputs(self._stitcher.model, batch) for batch in self._batches]
+            return [self._task.head.outputs(reference, batch) for batch in self._batches]
 
     def _state_bytes(self) -> int:
         """Return the bytes of one layer's output over all batches."""
