@@ -44,7 +44,7 @@ from ziplm.stages.prune import prune_branch
 from ziplm.stages.traces import InOrder
 from ziplm.tasks import make_task
 
-PRIORS = ("factored", "scalar", "stream", "own")
+PRIORS = ("factored", "whole heads", "scalar", "stream", "own")
 UNIFORM = {"magnitude": "uniform-magnitude", "obs": "uniform-obs"}  # names in the tables, by selection method
 MANY_TOKENS = 10**9  # enough for the smaller of the two default dampings
 
