@@ -58,7 +58,10 @@ class FinetuneOptions(Section):
     )
     precision: Precision = option("float32", "training", "Numeric precision of fine-tuning on a GPU.")
     task_weight: Number | None = option(
-        None, "training", "Weight λ1 of the task's own loss.", unset="1 if there are labels, else 0"
+        None,
+        "training",
+        "Weight λ1 of the task's own loss.",
+        unset="0 with a teacher, but 1 for language models; 1 without a teacher",
     )
     logit_weight: Number = option(
         1.0, "training", "Weight λ2 of the distillation of outputs; for embeddings, of their cosine distance."

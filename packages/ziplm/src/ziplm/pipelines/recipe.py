@@ -14,7 +14,7 @@ from ziplm.options.training import FEWEST_CHECKS, TrainingOptions, checks_within
 from ziplm.pipelines.samples import kept_apart
 from ziplm.pipelines.values import Start
 from ziplm.runs.workers import ALONE, Workers
-from ziplm.stages.finetune import check_training, distillation_loss, has_labels, needs_teacher
+from ziplm.stages.finetune import check_training, distillation_loss, needs_teacher
 from ziplm.tasks.base import Features
 
 # Highest learning rate times hidden size. Twice this rate suits members far from the dense model better, and
@@ -55,7 +55,8 @@ def distillation(start: Start) -> DistillationLoss:
     options = start.options
     task = options.task_weight
     if task is None:
-        task = float(has_labels(start.dense, start.task, start.splits.train))
+        taught = options.logit_weight or options.token_weight
+        task = start.task.labels_beside_teacher if taught else 1.0
     try:
         return distillation_loss(
             start.task.head,

@@ -190,11 +190,6 @@ def check_training(
         ) from error
 
 
-def has_labels(model: PreTrainedModel, task: Task, features: Sequence[Features]) -> bool:
-    """Return whether the model can compute its own loss from the examples."""
-    return bool(len(features)) and bool(_label_names(model) & set(task.collate(features[:1])))
-
-
 def _label_names(model: PreTrainedModel) -> set[str]:
     """Return the names of the labels that the model computes its own loss from."""
     return {name for name in LABELS if name in inspect.signature(model.forward).parameters}
@@ -206,7 +201,7 @@ def _check_labels(model: PreTrainedModel, task: Task, features: Sequence[Feature
         raise UsageError(
             f"{type(model).__name__} has no loss of its own", "give a teacher, and a loss with task=0"
         )
-    if not has_labels(model, task, features):
+    if not _label_names(model) & set(task.collate(features[:1])):
         raise UsageError("the examples have no labels", "check the training data, or distill with task=0")
 
 

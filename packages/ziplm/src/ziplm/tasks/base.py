@@ -55,6 +55,8 @@ class Task(ABC):
     dataset: str | None = None
     """Dataset on the hub, as ``name`` or ``name:config``, which is read if no files are given."""
     calibration_samples: ClassVar[int] = 2048
+    labels_beside_teacher: ClassVar[float] = 0.0
+    """Default weight of the task's own loss where a teacher is there."""
     class_endings: ClassVar[tuple[str, ...]]
     """Endings of the class names of models that have the head for this task."""
     padding_id: int = 0

@@ -39,6 +39,7 @@ class LanguageTask(Task):
     metric = "perplexity"
     greater_is_better = False
     calibration_samples: ClassVar[int] = 512
+    labels_beside_teacher: ClassVar[float] = 1.0  # there is more text than a model has learned
     head: LanguageModel
 
     def __init__(self, dataset: str | None = None, separator: str = "\n\n") -> None:
