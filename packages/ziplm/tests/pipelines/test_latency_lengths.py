@@ -26,28 +26,28 @@ def measured(files: Path, output: Path, recorder: Recorder | None = None, **more
     return ziplm.compress(**{**options, **more}, progress=recorder or False)
 
 
-def percentiles(calibrated: list[int]) -> list[int]:
-    return [round(float(length)) for length in np.percentile(calibrated, [10, 50, 90])]
+def percentiles(lengths: list[int]) -> list[int]:
+    return [round(float(length)) for length in np.percentile(lengths, [10, 50, 90])]
 
 
-def calibration_lengths(seed: int) -> list[int]:
-    """Return the number of tokens of each calibration sample: its letters, [CLS] and [SEP]."""
+def usual_lengths(seed: int) -> list[int]:
+    """Return the numbers of tokens of random texts: their letters, [CLS] and [SEP]."""
     texts = words(80, 0)
     order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(seed)).tolist()
     return [len(texts[index].split()) + 2 for index in order[:CALIBRATION]]
 
 
 @pytest.mark.parametrize("seed", [0, 5])
-def test_latency_is_measured_at_three_percentiles_of_the_calibration_data(
+def test_latency_is_measured_at_three_percentiles_of_the_training_data(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     count_products(monkeypatch)
     recorder = Recorder()
     (member,) = measured(files, tmp_path / "run", recorder, regime="latency", seed=seed)
-    chosen = percentiles(calibration_lengths(seed))
+    chosen = percentiles(usual_lengths(seed))
     assert len(set(chosen)) > 1
     note = f"measuring inputs of {', '.join(map(str, chosen))} tokens: 10th, 50th and 90th percentile of the"
-    assert [text for text in recorder.notes if text.startswith(note)] == [f"{note} calibration data"]
+    assert [text for text in recorder.notes if text.startswith(note)] == [f"{note} training data"]
     details = LatencyTable.load(tmp_path / "run" / "latency.json").environment.details
     assert details["input lengths"] == " ".join(map(str, chosen))
     assert member.metrics["environment"]["details"]["input lengths"] == " ".join(map(str, chosen))
@@ -71,9 +71,9 @@ def test_lengths_that_are_given_and_throughput_do_not_depend_on_the_data(
     assert environment["details"].get("input lengths") == lengths
     assert environment["sequence_length"] == (6 if lengths is None else None)
     assert not any("percentile" in note for note in recorder.notes)
-    reached = sum(length >= 6 for length in calibration_lengths(0))
+    reached = sum(length >= 6 for length in usual_lengths(0))
     assert reached > 0
-    cut = f"examples are cut to 6 tokens, which {reached} of {CALIBRATION} calibration examples reach; "
+    cut = f"examples are cut to 6 tokens, which {reached} of {CALIBRATION} training examples reach; "
     assert any(note.startswith(cut) for note in recorder.notes) == (lengths is None)
 
 

@@ -1,12 +1,20 @@
-"""Calibration uses as many samples as tell something new: fewer of long texts, and more of short ones."""
+"""Samples prefer long texts, and are as many as tell something new: fewer of long texts."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from transformers import BertConfig, BertForSequenceClassification
 from ziplm import Options
-from ziplm.pipelines.samples import ENOUGH_SAMPLES, TOKENS_PER_COLUMN, draw_samples
-from ziplm.tasks import make_task
+from ziplm.pipelines.samples import (
+    ENOUGH_SAMPLES,
+    TOKENS_PER_COLUMN,
+    draw_samples,
+    kept_apart,
+    usual_lengths,
+)
+from ziplm.tasks import Splits, make_task
 
 WIDEST = 2048
 DENSE = BertForSequenceClassification(
@@ -39,3 +47,30 @@ def test_a_number_that_is_asked_for_is_used() -> None:
 
 def test_language_models_keep_their_number_of_windows() -> None:
     assert calibrated(64, "causal-lm") == 512
+
+
+def test_texts_are_drawn_in_proportion_to_their_length() -> None:
+    lengths = torch.tensor([4, 12] * 5000)  # every second text is three times as long
+    texts = [{"input_ids": [number] * length} for number, length in enumerate(lengths.tolist())]
+    options = Options(model="m", task="classification", speedup=(2.0,), output="run", search_samples=500)
+    samples = draw_samples(texts, options, make_task("classification"), DENSE, 0)
+    drawn = [*samples.calibration, *samples.search, *samples.judging]
+    assert len({sample["input_ids"][0] for sample in drawn}) == len(drawn)  # nothing twice
+    for part in (samples.calibration[:500], samples.search, samples.judging):
+        long = sum(len(sample["input_ids"]) == 12 for sample in part) / len(part)
+        assert 0.65 < long < 0.85  # 3 / (1 + 3), less where long ones have been used up
+    uniform = usual_lengths(texts, 500, 0)  # control, by which latency is measured
+    assert 0.43 < uniform.count(12) / 500 < 0.57
+
+
+@pytest.mark.parametrize("count", [60, 5000])
+def test_samples_kept_apart_are_not_trained_on(count: int) -> None:
+    texts = [{"input_ids": [number] * (1 + number % 7)} for number in range(count)]
+    task = make_task("classification")
+    options = Options(model="m", task="classification", speedup=(2.0,), output="run", seed=3)
+    samples = draw_samples(texts, options, task, DENSE, 3)
+    start = SimpleNamespace(splits=Splits(texts), samples=samples, options=options, task=task)
+    examples, apart = kept_apart(start)  # type: ignore[arg-type]
+    numbers = [[sample["input_ids"][0] for sample in part] for part in (examples, apart)]
+    assert sorted(numbers[0] + numbers[1]) == list(range(count))
+    assert apart == samples.judging

@@ -135,7 +135,7 @@ class EnvironmentOptions(Section):
         (),
         "environment",
         "Length of the measured inputs in tokens, for throughput and latency. Repeatable for latency.",
-        unset="throughput: 128; latency: 10th, 50th and 90th percentile of the calibration data's lengths, "
+        unset="throughput: 128; latency: 10th, 50th and 90th percentile of the training data's lengths, "
         "or 16, 64 and 128 in commands without data",
     )
     prompt_length: Wholes = option(

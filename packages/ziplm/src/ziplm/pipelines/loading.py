@@ -1,5 +1,6 @@
 """Loading what a run starts from: the dense model, its task, and its data."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ from ziplm.errors import UsageError
 from ziplm.options.options import Options
 from ziplm.options.setting import Setting
 from ziplm.pipelines.inputs import keep_loaded
-from ziplm.pipelines.samples import draw_samples
-from ziplm.pipelines.values import Samples, Start
+from ziplm.pipelines.samples import draw_samples, usual_lengths
+from ziplm.pipelines.values import Start
 from ziplm.runs.folder import Run
 from ziplm.runs.table import read_run_table
 from ziplm.stages.clock import choose_clock, probe_machine
@@ -41,34 +42,34 @@ def load_start(options: Options, run: Run) -> Start:
         f"{len(samples.judging)} to judge; "
         + ", ".join(f"{len(rows)} to evaluate ({name})" for name, rows in splits.evaluation.items())
     )
-    _note_cut_examples(options, task, samples, length, run)
-    setting = with_default_lengths(_with_lengths_of_data(options, samples, run), [dense])
+    lengths = usual_lengths(splits.train, len(samples.calibration), options.seed)
+    _note_cut_examples(options, task, lengths, length, run)
+    setting = with_default_lengths(_with_lengths_of_data(options, lengths, run), [dense])
     setting = _with_clock(setting, options, run)
     return Start(options, task, dense, tokenizer, splits, samples, setting)
 
 
-def _note_cut_examples(options: Options, task: Task, samples: Samples, length: int, run: Run) -> None:
+def _note_cut_examples(options: Options, task: Task, lengths: Sequence[int], longest: int, run: Run) -> None:
     """Say so if examples are as long as the length to which they are cut, which nobody has asked for."""
     if options.max_length or not isinstance(task, SequenceTask):
         return
-    if full := sum(len(sample["input_ids"]) >= length for sample in samples.calibration):
+    if full := sum(length >= longest for length in lengths):
         run.reporter.note(
-            f"examples are cut to {length} tokens, which {full} of {len(samples.calibration)} calibration "
-            "examples reach; --max-length sets another length"
+            f"examples are cut to {longest} tokens, which {full} of {len(lengths)} training examples reach; "
+            "--max-length sets another length"
         )
 
 
-def _with_lengths_of_data(options: Options, samples: Samples, run: Run) -> Setting:
+def _with_lengths_of_data(options: Options, lengths: Sequence[int], run: Run) -> Setting:
     """Measure latency at the lengths of the data, unless lengths are given."""
     setting = options.setting
     if setting.regime != "latency" or setting.lengths:
         return setting
-    lengths = [len(sample["input_ids"]) for sample in samples.calibration]
     chosen = tuple(max(1, round(float(length))) for length in np.percentile(lengths, PERCENTILES))
     if options.latency_table is None:
         run.reporter.note(
             f"measuring inputs of {', '.join(map(str, chosen))} tokens: 10th, 50th and 90th percentile of "
-            "the calibration data"
+            "the training data"
         )
     return replace(setting, lengths=chosen)
 

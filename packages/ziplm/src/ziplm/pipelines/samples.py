@@ -1,4 +1,8 @@
-"""Which training examples serve which purpose: calibration, search and judging, and fine-tuning."""
+"""Which training examples serve which purpose: calibration, search and judging, and fine-tuning.
+
+Calibration, search and judging prefer long examples. Short ones are quickly right, and say little about
+attention: with those of SST-2, which are phrases for the most part, models diverged more on whole sentences.
+"""
 
 from collections.abc import Sequence
 
@@ -17,27 +21,46 @@ FEWEST = 8  # smallest number of samples in each part of `Samples`, unless fewer
 # matrix, so that its Hessian is known well enough, and this many texts, since classifiers look at one token
 # of each.
 TOKENS_PER_COLUMN, ENOUGH_SAMPLES = 16, 1024
+POOL = 4  # examples that are looked at for each one that is drawn
 
 
 def kept_apart(start: Start) -> tuple[Sequence[Features], list[Features]]:
     """Return the training examples without the dense model's judging samples, and these samples."""
     train, samples = start.splits.train, start.samples
     first = len(samples.calibration) + len(samples.search)
-    order = _random_order(train, start.options.seed)
+    order = _drawn_order(train, start.options, start.task, start.options.seed)
     rest = [*order[:first], *order[first + len(samples.judging) :]]
     return Chosen(train, sorted(rest)), samples.judging
 
 
-def _random_order(train: Sequence[Features], seed: int) -> list[int]:
-    order: list[int] = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed)).tolist()
-    return order
+def usual_lengths(train: Sequence[Features], count: int, seed: int) -> list[int]:
+    """Return the numbers of tokens of so many examples, or fewer, of which each is as likely as any other."""
+    chosen = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))[:count]
+    return [len(train[index]["input_ids"]) for index in chosen.tolist()]
+
+
+def _drawn_order(train: Sequence[Features], options: Options, task: Task, seed: int) -> list[int]:
+    """Return a random order of the examples, in whose beginning long ones are more frequent than short ones.
+
+    The probability of an example to come next is proportional to its number of tokens, among `POOL` times as
+    many examples as are needed at most.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(train), generator=generator)
+    needed = (options.calibration_samples or task.calibration_samples) + 2 * options.search_samples
+    pool, rest = order[: POOL * needed], order[POOL * needed :]
+    tokens = torch.tensor([len(train[index]["input_ids"]) for index in pool.tolist()], dtype=torch.float64)
+    # The first of independent exponential times is that of an example with probability rate / sum of rates.
+    times = -torch.rand(len(pool), generator=generator, dtype=torch.float64).log() / tokens
+    drawn: list[int] = torch.cat([pool[times.argsort()], rest]).tolist()
+    return drawn
 
 
 def draw_samples(
     train: Sequence[Features], options: Options, task: Task, dense: PreTrainedModel, seed: int
 ) -> Samples:
     """Draw the samples for calibration, search and judging; no example is in two parts."""
-    order = _random_order(train, seed)
+    order = _drawn_order(train, options, task, seed)
     enough = options.calibration_samples or _enough_samples(train, order, task, dense)
     asked = enough, options.search_samples
     wanted, other = asked
