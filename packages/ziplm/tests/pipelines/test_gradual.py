@@ -23,12 +23,10 @@ from ziplm.options.toml import load_options
 from ziplm.pipelines.common_steps import make_choices
 from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.recipe import training_options
-from ziplm.pipelines.target_steps import loss_on
 from ziplm.runs.folder import Run
 from ziplm.runs.workers import Workers
 from ziplm.stages.evaluate import divergences
 from ziplm.stages.levels import branch_levels, size_grid
-from ziplm.stages.stitch import CandidateLoss, Stitcher
 from ziplm.tasks import make_task
 from ziplm.tasks.heads import mean_divergence
 from ziplm_gradual import gradual_options
@@ -98,17 +96,6 @@ def test_divergences_are_from_the_dense_model(family: ziplm.Family) -> None:
     reported = [member.metrics["divergence"] for member in family]
     assert reported == pytest.approx([divergence(model, start.dense) for model in (first, second)], rel=1e-3)
     assert reported[1] != pytest.approx(divergence(second, first), rel=0.01)  # control: the step before
-
-
-def test_the_search_refers_to_the_dense_model(family: ziplm.Family) -> None:
-    run = Run(family[0].folder.parent)
-    start = load_start(load_options(run.options_file), run)
-    member, samples = ziplm.load(family[0].folder), start.samples.search
-    stitcher = Stitcher(member, {})
-    sizes = [branch.size for branch in stitcher.branches]  # nothing is pruned
-    from_dense = mean_divergence(divergences(member, start.dense, start.task, samples))
-    assert loss_on(start, samples, stitcher, run)(sizes) == pytest.approx(from_dense, rel=1e-3)
-    assert CandidateLoss(stitcher, start.task, samples)(sizes) < 0.01 * from_dense  # control: the step before
 
 
 def test_every_target_is_trained(family: ziplm.Family) -> None:

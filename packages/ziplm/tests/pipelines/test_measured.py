@@ -59,7 +59,7 @@ def test_the_weights_that_are_saved_are_those_that_are_measured_last(
 
 
 def test_a_gradual_run_measures_after_fine_tuning(tmp_path: Path, timed: list[Weights]) -> None:
-    options = measuring(gradual_options(tmp_path), refit=False)
+    options = measuring(gradual_options(tmp_path), refit=False, task_weight=1.0)
     (member,) = ziplm.compress(output=tmp_path / "run", **options)
     assert same(timed[-1], member.folder)
     assert not same(timed[-2], member.folder)  # control: fit has measured the model before its training

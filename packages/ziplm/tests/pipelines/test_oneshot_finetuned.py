@@ -20,7 +20,7 @@ from ziplm_several import run_together
 from ziplm_shared import GRADUAL, shared_options, write_shared_files
 from ziplm_text import letter_tokenizer
 
-TRAINED = {"mode": "finetune", "steps_per_target": 12, "learning_rate": 3e-3}
+TRAINED = {"mode": "finetune", "steps_per_target": 12, "learning_rate": 3e-3, "task_weight": 1.0}
 
 
 @pytest.fixture(scope="module")

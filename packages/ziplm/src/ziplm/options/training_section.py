@@ -61,7 +61,7 @@ class FinetuneOptions(Section):
         None,
         "training",
         "Weight λ1 of the task's own loss.",
-        unset="0 with a teacher, but 1 for language models; 1 without a teacher",
+        unset="0, but 1 for language models",
     )
     logit_weight: Number = option(
         1.0, "training", "Weight λ2 of the distillation of outputs; for embeddings, of their cosine distance."

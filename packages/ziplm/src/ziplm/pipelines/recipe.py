@@ -55,8 +55,7 @@ def distillation(start: Start) -> DistillationLoss:
     options = start.options
     task = options.task_weight
     if task is None:
-        taught = options.logit_weight or options.token_weight
-        task = start.task.labels_beside_teacher if taught else 1.0
+        task = start.task.labels_beside_teacher
     try:
         return distillation_loss(
             start.task.head,
