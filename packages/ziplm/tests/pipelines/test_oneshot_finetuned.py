@@ -111,7 +111,7 @@ def test_a_resumed_run_ends_with_the_same_weights(
 def test_two_processes_make_the_members_of_one(tmp_path: Path) -> None:
     files = write_shared_files(tmp_path / "files")
     # A few steps, because Adam amplifies rounding; of one length, so that the mean of means is the mean.
-    even = {**GRADUAL, "mode": "finetune", "train_file": str(files / "even.csv")}
+    even = {**GRADUAL, "mode": "finetune", "task_weight": 1.0, "train_file": str(files / "even.csv")}
     one = ziplm.compress(**shared_options(files, "bert", tmp_path / "one", **even))
     assert run_together(shared_options(files, "bert", tmp_path / "two", **even), tmp_path / "notes") == [0, 0]
     for member in one:
@@ -150,7 +150,7 @@ def test_a_training_that_does_harm_is_not_kept(
 
 def test_without_labels_the_teacher_alone_teaches(tmp_path: Path) -> None:
     files = write_shared_files(tmp_path / "files")
-    training = {**TRAINED, "train_batch_size": 8, "speedup": [2], "evaluations": 0}
+    training = {**TRAINED, "train_batch_size": 8, "speedup": [2], "evaluations": 0, "task_weight": None}
     (member,) = ziplm.compress(**shared_options(files, "embedding", tmp_path / "run", **training))
     found = member.metrics["training"]
     assert found["best_step"] > 0
