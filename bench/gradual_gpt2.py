@@ -4,7 +4,8 @@ The dense model has six layers, and the smaller ones have two: either new layers
 of the dense model's. Their measured speedup, which is more than 2x, is the target of the gradual run. Each
 smaller model is trained for as many steps as the gradual run takes, including those of the dense model.
 Models that start from layers of the dense model have its training behind them, so they are also trained for
-only the remaining steps.
+only the remaining steps. The gradual run has a recipe chosen for this model; a run of mode finetune beside it
+has the defaults.
 """
 
 import shutil
@@ -31,6 +32,17 @@ LAYERS = 2
 LEARNING_RATE = 3e-3  # after the training of the dense model, which used 4e-3
 HIGHER = 6e-3  # tried as well for two layers from scratch, which may allow more than six layers
 HERE = FOLDER / "gpt2"
+RECIPE = RECIPES[NAME].options
+CHOSEN: dict[str, Any] = {  # for the gradual run, on the validation text
+    "learning_rate": LEARNING_RATE,
+    "warmup": 0.0,
+    "weight_decay": RECIPE.weight_decay,
+    "dropout": RECIPE.dropout,
+    "keep_best": False,  # as the smaller models, it ends with the last weights
+    "task_weight": 1.0,
+    "logit_weight": 1.0,
+    "token_weight": 0.0,
+}
 
 
 @dataclass(frozen=True)
@@ -70,13 +82,13 @@ def with_fewer_layers(kept: bool) -> PreTrainedModel:
     return model
 
 
-def options_of(data: Path, target: float, steps: int) -> Options:
-    """Return the options of the gradual run; its seed, and so its data order, is not the dense model's."""
-    recipe = RECIPES[NAME].options
+def options_of(data: Path, target: float, steps: int, mode: str = "gradual") -> Options:
+    """Return the options of a run; its seed, and so its data order, is not the dense model's."""
+    chosen = CHOSEN if mode == "gradual" else {}
     return Options(
         model=str(MODEL),
         task="causal-lm",
-        output=str(HERE / "run"),
+        output=str(HERE / ("run" if mode == "gradual" else mode)),
         speedup=(target,),
         train_file=str(data / "wikitext-2" / "train.txt"),
         validation_file=str(data / "wikitext-2" / "valid.txt"),
@@ -88,24 +100,17 @@ def options_of(data: Path, target: float, steps: int) -> Options:
         search_samples=64,
         calibration_batch_size=8,
         seed=1,
-        mode="gradual",
+        mode=mode,
         steps_per_target=steps,
-        learning_rate=LEARNING_RATE,
-        train_batch_size=recipe.batch_size,
-        weight_decay=recipe.weight_decay,
-        dropout=recipe.dropout,
-        warmup=0.0,
-        keep_best=False,  # as the other models, it ends with the last weights
-        task_weight=1.0,
-        logit_weight=1.0,
-        token_weight=0.0,
+        train_batch_size=RECIPE.batch_size,
+        **chosen,
     )
 
 
 def smaller_models(after: int) -> Iterator[Smaller]:
     """Yield all baselines; `after` is the number of steps after the training of the dense model."""
     before = int(read_json(MODEL / "metrics.json")["training"]["steps"])
-    recipe = replace(RECIPES[NAME].options, max_steps=before + after)
+    recipe = replace(RECIPE, max_steps=before + after)
     yield Smaller(False, recipe)
     yield Smaller(False, replace(recipe, learning_rate=HIGHER))
     yield Smaller(True, recipe)
@@ -117,9 +122,12 @@ def run(data: Path, steps: int) -> None:
     files = {"test": data / "wikitext-2" / "test.txt"}
     judge = Judge("causal-lm", MODEL, files, CONTEXT)
     _keep_row("dense", MODEL, judge)
-    options = options_of(data, _speedup_of_layers(options_of(data, 2.0, steps)), steps)
-    for member in compress(options, table_file(HERE, options)):
-        _keep_row(f"gradual to {member.target}", member.folder, judge)
+    target = _speedup_of_layers(options_of(data, 2.0, steps))
+    options = options_of(data, target, steps)
+    table = table_file(HERE, options)
+    for mode in ("gradual", "finetune"):
+        for member in compress(options_of(data, target, steps, mode), table):
+            _keep_row(f"{mode} to {member.target}", member.folder, judge)
     features = judge.training(data / "wikitext-2" / "train.txt")
     for smaller in smaller_models(steps):
         folder, training = HERE / "smaller" / smaller.name, HERE / "training" / smaller.name
