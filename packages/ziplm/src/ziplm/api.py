@@ -252,8 +252,8 @@ def finetune(
         task_option: settings of the task, such as "stride=64".
         teacher: a checkpoint to distill from, with the same number of layers.
         loss: weights of its parts. None: without a teacher, the task loss alone; with a
-            teacher, logits with weight 1, or embeddings compared by cosine with weight 30, and hidden states
-            with weight 0.5.
+            teacher, weight 1 for logits (for embeddings: the cosine distance), 0.5 for hidden states, and 0
+            for labels.
         new_head: whether the model gets a new head, with the labels of the training data, whatever head it
             has.
         training: hyper-parameters; None for the defaults of `TrainingOptions`.

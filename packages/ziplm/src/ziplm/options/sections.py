@@ -113,7 +113,7 @@ class DataOptions(Section):
         None,
         "data",
         "Number of training examples to calibrate on.",
-        unset="2048 short texts, at least 1024 longer ones, or 512 windows for language models",
+        unset="up to 2048, as few as 1024 if the texts are long; 512 windows for language models",
     )
     search_samples: Whole = option(
         256,
@@ -224,7 +224,10 @@ class MethodOptions(Section):
         "direct", "method", "Search method. prior takes the best solution of the priors, without a search."
     )
     evaluations: Whole = option(
-        100, "method", "Number of candidates that the search evaluates; 1000 with --method ziplm."
+        100,
+        "method",
+        "Largest number of candidates that the search evaluates. It ends after 30 in a row without an "
+        "improvement; with --method ziplm it does not, and evaluates 1000.",
     )
     loss: Loss = option(
         "kl",
@@ -242,7 +245,7 @@ class RunOptions(Section):
     alternatives: bool = option(
         False,
         "run",
-        "Also measure and evaluate what people do instead: int8 alone, and whole layers dropped.",
+        "Also measure and evaluate whole layers dropped and, with --quantize int8, int8 alone.",
     )
     calibration_batch_size: Whole = option(32, "run", "Batch size while calibrating and evaluating.")
     memory_gb: Number = option(

@@ -63,7 +63,7 @@ def print_family(family: Family, console: Console) -> None:
     for line in engine_lines(family):
         console.print(line, markup=False, soft_wrap=True)
     console.print(
-        "heads/width kept in each layer (– where a branch is removed), and the folder of each model:"
+        "heads (× their width)/FFN columns kept in each layer (– where a branch is removed), and folders:"
     )
     for member in family:
         line = f"  {member.target}: {sizes_text(member.sizes)}  {member.folder}"
