@@ -48,7 +48,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", help=f"seeds; default: {SEEDS}")
     parser.add_argument("--tasks", nargs="+", default=["mrpc", "sst2"], help="tasks of modes and settings")
     parser.add_argument(
-        "--targets", type=float, nargs="+", default=[3.0, 2.0, 6.0], help="speedups of modes and settings"
+        "--targets", type=float, nargs="+", default=[2.0, 3.0, 6.0], help="speedups of modes and settings"
+    )
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        default=list(gradual_modes.METHODS),
+        choices=gradual_modes.METHODS,
+        help="rows of modes (all)",
     )
     settings = parser.add_argument_group("settings")
     for name, values in (("labels", [0.0, 0.2, 1.0]), ("rates", [2.6e-4, 1.3e-4, 3.3e-5]), ("tokens", [0.5])):
@@ -60,7 +67,8 @@ def main() -> None:
     seeds = options.seeds or SEEDS.get(options.experiment, [])
     if options.experiment == "modes":
         if not options.report:
-            gradual_modes.run(options.data, options.tasks, options.targets, steps, seeds)
+            chosen = options.tasks, options.methods, options.targets, steps, seeds
+            gradual_modes.run(options.data, *chosen)
         gradual_modes.report()
     elif options.experiment == "settings":
         if not options.report:

@@ -1,10 +1,10 @@
 """MiniLM on SST-2 and MRPC: modes finetune and gradual, and kept layers, with the same losses and steps.
 
-All three train with the defaults of ziplm: the dense model as teacher, labels, and samples kept apart. A run
-of mode gradual goes through all smaller targets, with that many steps for each. Kept layers are evenly spread
-ones of the dense model; their hidden states are compared with those of the same layers of the dense model.
-They have more to learn, so they are trained twice, also with twice the learning rate, and the model with the
-lower loss on the samples kept apart counts.
+All three train with the defaults of ziplm: the dense model as teacher, and samples kept apart. A run of mode
+gradual goes from one target to the next, with that many steps for each. Kept layers are evenly spread ones of
+the dense model; their hidden states are compared with those of the same layers of the dense model. They have
+more to learn, so with the fewest steps they are trained twice, also with twice the learning rate; the rate
+with the lower loss on the samples kept apart counts, and is used with more steps as well.
 """
 
 import itertools
@@ -21,6 +21,7 @@ from models import BUILD
 from torch import nn
 from transformers import PreTrainedModel
 from ziplm.architectures.layer_dropping import evenly_spaced, keep_layers
+from ziplm.files import read_json
 from ziplm.options.options import Options
 from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.recipe import make_recipe, with_checks
@@ -30,31 +31,30 @@ from ziplm.stages.finetune import finetune
 HERE = FOLDER / "modes"
 LAYERS = {2.0: 3, 3.0: 2, 6.0: 1}  # of six: the number of kept layers that is about as fast as a target
 METHODS = ("finetune", "kept layers", "gradual")
+FACTORS = (1, 2)  # of the default learning rate, that kept layers are trained with
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One row of the table: a method on a task, to a target, with a number of steps and a seed."""
+    """A method on a task, with a seed and a number of steps for each target; each target is a row."""
 
     task: str
-    target: float
     steps: int
     seed: int
     method: str
 
-    @property
-    def name(self) -> str:
-        """Name of the row's file."""
+    def row_file(self, target: float) -> Path:
+        """Return the file of the row of a target."""
         method = self.method.replace(" ", "-")
-        return f"{self.task}-{self.target:g}x-{self.steps}-{self.seed}-{method}"
+        return HERE / "rows" / f"{self.task}-{target:g}x-{self.steps}-{self.seed}-{method}.json"
 
 
 def experiments(
-    tasks: list[str], targets: list[float], steps: list[int], seeds: list[int]
+    tasks: list[str], methods: list[str], steps: list[int], seeds: list[int]
 ) -> Iterator[Experiment]:
     """Yield all experiments, the most interesting first."""
-    for seed, target, count, task, method in itertools.product(seeds, targets, steps, tasks, METHODS):
-        yield Experiment(task, target, count, seed, method)
+    for seed, count, task, method in itertools.product(seeds, steps, tasks, methods):
+        yield Experiment(task, count, seed, method)
 
 
 def data_of(task: str, data: Path) -> tuple[Path, dict[str, Path]]:
@@ -82,84 +82,96 @@ def options_of(experiment: Experiment, data: Path, **more: Any) -> Options:
     )
 
 
-def run(data: Path, tasks: list[str], targets: list[float], steps: list[int], seeds: list[int]) -> None:
+def run(
+    data: Path,
+    tasks: list[str],
+    methods: list[str],
+    targets: list[float],
+    steps: list[int],
+    seeds: list[int],
+) -> None:
     """Make and judge one model after the other, unless its row exists."""
     judges: dict[str, Judge] = {}
-    for experiment in experiments(tasks, targets, steps, seeds):
+    for experiment in experiments(tasks, methods, sorted(steps), seeds):
         task = experiment.task
+        if all(experiment.row_file(target).exists() for target in targets):
+            continue
         if task not in judges:
             model = BUILD / "models" / f"minilm-{task}"
             judges[task] = Judge(task, model, data_of(task, data)[1], 128)
-            if not (HERE / "rows" / f"{task}-dense.json").exists():
-                keep(
-                    HERE / "rows" / f"{task}-dense.json",
-                    {"task": task, "method": "dense", **judges[task](judges[task].model)},
-                )
-        path = HERE / "rows" / f"{experiment.name}.json"
-        if not path.exists():
-            make = with_layers if experiment.method == "kept layers" else with_ziplm
-            keep(path, {**vars(experiment), **make(experiment, data, judges[task])})
+            path = HERE / "rows" / f"{task}-dense.json"
+            if not path.exists():
+                keep(path, {"task": task, "method": "dense", **judges[task](judges[task].model)})
+        if experiment.method == "kept layers":
+            for target in targets:
+                with_layers(experiment, target, min(steps), data, judges[task])
+        else:
+            with_ziplm(experiment, targets, data, judges[task])
 
 
-def with_ziplm(experiment: Experiment, data: Path, judge: Judge) -> dict[str, Any]:
-    """Compress to the target with one of the modes; return what is measured, and how good the member is."""
+def with_ziplm(experiment: Experiment, targets: list[float], data: Path, judge: Judge) -> None:
+    """Compress to all targets with one of the modes; write how fast and how good the members are."""
     task, seed, steps = experiment.task, experiment.seed, experiment.steps
-    gradual = experiment.method == "gradual"
-    targets = tuple(target for target in LAYERS if target <= experiment.target)
     output = HERE / f"{task}-{experiment.method}-{steps}-{seed}"
     options = options_of(
         experiment,
         data,
         output=str(output),
         mode=experiment.method,
-        speedup=targets if gradual else (experiment.target,),
+        speedup=tuple(sorted(targets)),
         steps_per_target=steps,
     )
-    table = table_file(HERE, options)  # both models have the same layers
-    pruned = None
-    if not gradual:
-        pruned = pruned_once(experiment, data, table)
-    member = compress(options, table, pruned)[-1]
-    training = member.metrics["training"]
-    return {
-        **measured(member),
-        "best_step": training["best_step"],
-        "training_seconds": training["seconds"],
-        "learning_rate": training["learning_rate"],
-        "cpu_seconds": sum(member.metrics["cpu_seconds"].values()),
-        **judge(ziplm.load(member.folder)),
-    }
+    table = table_file(HERE, options)  # the models of both tasks have the same layers
+    pruned = pruned_once(experiment, targets, data, table, judge) if experiment.method == "finetune" else None
+    for member in compress(options, table, pruned):
+        target = float(member.metrics["target"]["value"])
+        path = experiment.row_file(target)
+        if not path.exists():
+            training = member.metrics["training"]
+            made = {
+                "best_step": training["best_step"],
+                "training_seconds": training["seconds"],
+                "learning_rate": training["learning_rate"],
+                "apart": min(check["loss"] for check in training["checks"]),
+                "cpu_seconds": sum(member.metrics["cpu_seconds"].values()),
+            }
+            judged = judge(ziplm.load(member.folder))
+            keep(path, {**vars(experiment), "target": target, **measured(member), **made, **judged})
 
 
-def pruned_once(experiment: Experiment, data: Path, table: Path) -> Path:
+def pruned_once(experiment: Experiment, targets: list[float], data: Path, table: Path, judge: Judge) -> Path:
     """Return the run without training, whose traces and sizes all runs of mode finetune start from."""
-    task, seed = experiment.task, experiment.seed
-    folder = HERE / f"{task}-oneshot-{seed}"
-    options = options_of(experiment, data, output=str(folder), speedup=(experiment.target,))
-    (member,) = compress(options, table)
-    path = HERE / "rows" / f"{task}-{experiment.target:g}x-0-{seed}-oneshot.json"
-    if not path.exists():
-        judge = Judge(task, Path(options.model), data_of(task, data)[1], 128)
-        row = {**vars(experiment), "steps": 0, "method": "no training"}
-        keep(path, {**row, **measured(member), **judge(ziplm.load(member.folder))})
+    untrained = replace(experiment, steps=0, method="no training")
+    folder = HERE / f"{experiment.task}-oneshot-{experiment.seed}"
+    options = options_of(experiment, data, output=str(folder), speedup=tuple(sorted(targets)))
+    for member in compress(options, table):
+        target = float(member.metrics["target"]["value"])
+        path = untrained.row_file(target)
+        if not path.exists():
+            judged = judge(ziplm.load(member.folder))
+            keep(path, {**vars(untrained), "target": target, **measured(member), **judged})
     return folder
 
 
-def with_layers(experiment: Experiment, data: Path, judge: Judge) -> dict[str, Any]:
-    """Keep some layers of the dense model and train them as a member is trained."""
+def with_layers(experiment: Experiment, target: float, fewest: int, data: Path, judge: Judge) -> None:
+    """Keep some layers of the dense model, train them as a member is trained, and write how good they are."""
+    path = experiment.row_file(target)
+    if path.exists():
+        return
     trained = {"mode": "finetune", "steps_per_target": experiment.steps}
-    options = options_of(
-        experiment, data, output=str(HERE / "unused"), speedup=(experiment.target,), **trained
-    )
+    options = options_of(experiment, data, output=str(HERE / "unused"), speedup=(target,), **trained)
     start = load_start(options, Run(options.output))
     recipe = with_checks(make_recipe(start), 1)
-    kept = evenly_spaced(6, LAYERS[experiment.target])
+    kept = evenly_spaced(6, LAYERS[target])
     teacher: Any = SomeLayers(start.dense, kept)
-    folder = HERE / "training" / experiment.name
+    factors: tuple[int, ...] = FACTORS
+    if experiment.steps > fewest:
+        factors = (read_json(replace(experiment, steps=fewest).row_file(target))["factor"],)
     attempts = []
-    for factor in (1, 2):
+    for factor in factors:
         student = keep_layers(start.dense, kept)
         training = replace(recipe.training, learning_rate=factor * recipe.training.learning_rate)
+        folder = HERE / "training" / f"{path.stem}-{factor}"
         summary = finetune(
             student,
             start.task,
@@ -170,15 +182,18 @@ def with_layers(experiment: Experiment, data: Path, judge: Judge) -> dict[str, A
             folder=folder,
             apart=recipe.apart,
         )
-        shutil.rmtree(folder)
-        attempts.append((min(check.loss for check in summary.checks), training, summary, student))
-    _, training, summary, student = min(attempts, key=lambda attempt: attempt[0])
-    return {
+        attempts.append((min(check.loss for check in summary.checks), factor, training, summary, student))
+    apart, factor, training, summary, student = min(attempts, key=lambda attempt: attempt[0])
+    made = {
         "best_step": summary.best_step,
         "training_seconds": summary.seconds,
         "learning_rate": training.learning_rate,
-        **judge(student),
+        "factor": factor,
+        "apart": apart,
     }
+    keep(path, {**vars(experiment), "target": target, **made, **judge(student)})
+    for factor in factors:
+        shutil.rmtree(HERE / "training" / f"{path.stem}-{factor}")
 
 
 class SomeLayers(nn.Module):
@@ -211,6 +226,7 @@ def report() -> None:
                 f"{row['speedup']:.2f}" if "speedup" in row else "",
                 *(f"{100 * row[split]:.1f}" for split in splits),
                 f"{row['kl']:.4f}" if "kl" in row else "",
+                f"{row['apart']:.4f}" if "apart" in row else "",
                 f"{row['learning_rate']:.1e}" if "learning_rate" in row else "",
                 f"{row['training_seconds']:.0f}" if "training_seconds" in row else "",
             ]
@@ -224,6 +240,7 @@ def report() -> None:
             "speedup",
             *splits,
             "KL to dense",
+            "loss apart",
             "learning rate",
             "training, s",
         ]

@@ -67,7 +67,7 @@ def run(
 
 def trained(setting: Setting, data: Path) -> dict[str, Any]:
     """Train the one-shot member with a setting; return how good it is."""
-    experiment = Experiment(setting.task, setting.target, setting.steps, setting.seed, "finetune")
+    experiment = Experiment(setting.task, setting.steps, setting.seed, "finetune")
     options = options_of(
         experiment,
         data,
@@ -79,7 +79,8 @@ def trained(setting: Setting, data: Path) -> dict[str, Any]:
         task_weight=setting.labels,
         token_weight=setting.token,
     )
-    folder = pruned_once(experiment, data, table_file(MODES, options))
+    judge = Judge(setting.task, Path(options.model), data_of(setting.task, data)[1], 128)
+    folder = pruned_once(experiment, [setting.target], data, table_file(MODES, options), judge)
     start = load_start(options, Run(options.output))
     recipe = with_checks(make_recipe(start), 1)
     student = ziplm.load(folder / f"{setting.target:g}x")
@@ -95,7 +96,6 @@ def trained(setting: Setting, data: Path) -> dict[str, Any]:
         apart=recipe.apart,
     )
     shutil.rmtree(state)
-    judge = Judge(setting.task, Path(options.model), data_of(setting.task, data)[1], 128)
     return {
         "best_step": summary.best_step,
         "seconds": summary.seconds,
