@@ -8,18 +8,19 @@ targets, and no model is retrained. Results are kept under build/oneshot, one fi
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import ziplm
+from gradual_parts import copy
 from harness import announce
 from latency_profiler import LatencyTable
 from models import BUILD
 from obs_structured import Trace
+from oneshot_experiments import EXPERIMENTS, METHODS, SAME_TRACES
 from oneshot_judge import Judge
 from oneshot_report import report
 from packaged_models import MAKERS, packaged_model
@@ -49,79 +50,6 @@ UNIFORM = {"magnitude": "uniform-magnitude", "obs": "uniform-obs"}  # names in t
 MANY_TOKENS = 10**9  # enough for the smaller of the two default dampings
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """A dense model, its data, and the targets that methods are compared at.
-
-    Attributes:
-        model: a name of bench/models.py.
-        task: name of the task in ziplm.
-        train: file to calibrate on.
-        splits: files to judge models on, by name.
-        targets: speedups.
-        sequence_length: length of the inputs in tokens.
-        search_samples: samples of the search.
-        most: number of samples of each split that models are judged on, from its beginning; None for all.
-        options: other options of the run.
-    """
-
-    model: str
-    task: str
-    train: str
-    splits: dict[str, str]
-    targets: tuple[float, ...]
-    sequence_length: int = 128
-    search_samples: int = 128
-    most: int | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-EXPERIMENTS = {
-    "sst2": Experiment(
-        "minilm-sst2",
-        "sst2",
-        "{build}/data/sst2/train.tsv",
-        {"dev": "{data}/SST-2/dev.tsv", "held-out": "{build}/data/sst2/heldout.tsv"},
-        (1.5, 2, 3, 4, 6, 8),
-    ),
-    "mrpc": Experiment(
-        "minilm-mrpc",
-        "mrpc",
-        "{data}/MRPC/train.tsv",
-        {"dev": "{data}/MRPC/dev.tsv"},
-        (2, 3, 4),
-    ),
-    "gpt2": Experiment(
-        "gpt2-wikitext2",
-        "causal-lm",
-        "{data}/wikitext-2/train.txt",
-        {"test": "{data}/wikitext-2/test.txt"},
-        (1.5, 2, 3),
-        search_samples=32,
-        most=400,
-    ),
-}
-# As they come, calibrated without labels. For the larger one, samples and evaluations are few.
-EXPERIMENTS["minilm-embedder"] = Experiment(
-    "minilm",
-    "embedding",
-    "{build}/data/wikitext-2000-sentences.txt",
-    {"STS-B": "{data}/STS-B/dev.tsv"},
-    (1.5, 2, 3, 4),
-)
-EXPERIMENTS["mpnet"] = replace(
-    EXPERIMENTS["minilm-embedder"],
-    model="all-mpnet-base-v2",
-    targets=(2, 3),
-    search_samples=64,
-    options={"calibration_samples": 512, "evaluations": 40},
-)
-# Wider heads, which can become narrower.
-EXPERIMENTS["gpt2-wide-heads"] = replace(EXPERIMENTS["gpt2"], model="gpt2-wide-heads")
-# Calibrated on text of another kind than the training text.
-EXPERIMENTS["gpt2-zero-shot"] = replace(EXPERIMENTS["gpt2"], train="{build}/data/imdb.txt")
-
-
 class Bench:
     """One experiment with one seed."""
 
@@ -141,7 +69,6 @@ class Bench:
     def options(self, method: str) -> Options:
         """Return the options of a run that measures nothing, because all methods share a latency table."""
         first = next(iter(self.experiment.splits.values()))
-        own: dict[str, dict[str, Any]] = {"whole-heads": {"head_width": False}, "paper": {"method": "ziplm"}}
         return Options(
             model=str(self.model_folder),
             task=self.experiment.task,
@@ -154,7 +81,7 @@ class Bench:
             threads=1,
             search_samples=self.experiment.search_samples,
             seed=self.seed,
-            **own.get(method, {}),
+            **METHODS[method],
             **self.experiment.options,
         )
 
@@ -189,11 +116,21 @@ class Bench:
                 self._compare_priors(pruned, judge)
             if "uniform" in methods:
                 self._prune_uniformly(start, table, judge)
-        for method in ("default", "whole-heads", "paper"):
+        for method in METHODS:
             if method in methods:
+                if method in SAME_TRACES:
+                    self._share_traces(method)
                 for member in ziplm.compress(options=self.options(method), progress=True):
                     target = float(member.metrics["target"]["value"])
                     self._keep_row(method, target, partial(judge.checkpoint, member.folder))
+
+    def _share_traces(self, method: str) -> None:
+        """Copy what the default's search starts from, if its run exists, which saves the time to prune."""
+        default = Path(self.options("default").output) / "state"
+        with opened(self.options(method)) as run:
+            for name in ("fisher.safetensors", "traces", "priors"):
+                if (default / name).exists() and not (run.state / name).exists():
+                    copy(default / name, run.state / name)
 
     def _compare_priors(self, pruned: Pruned, judge: Judge) -> None:
         """Solve once with each prior, without a search."""
@@ -267,7 +204,7 @@ def main() -> None:
     parser.add_argument("experiment", choices=list(EXPERIMENTS))
     parser.add_argument("--data", type=Path, required=True, help="folder with the published datasets")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds (0 1 2)")
-    methods = ["priors", "uniform", "default", "whole-heads", "paper"]
+    methods = ["priors", "uniform", *METHODS]
     parser.add_argument(
         "--methods", nargs="+", choices=methods, default=methods, help="methods to compare (all)"
     )
