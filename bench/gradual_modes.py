@@ -132,7 +132,7 @@ def with_ziplm(experiment: Experiment, targets: list[float], data: Path, judge: 
                 "best_step": training["best_step"],
                 "training_seconds": training["seconds"],
                 "learning_rate": training["learning_rate"],
-                "apart": min(check["loss"] for check in training["checks"]),
+                "apart": min(loss for _, loss, *_ in training["checks"]),
                 "cpu_seconds": sum(member.metrics["cpu_seconds"].values()),
             }
             judged = judge(ziplm.load(member.folder))

@@ -7,12 +7,13 @@ from typing import Any
 METHODS: dict[str, dict[str, Any]] = {
     "default": {},
     "no-search": {"search": "prior"},
-    "short-search": {"evaluations": 32},
+    "long-search": {"evaluations": 100},
+    "fewer-samples": {"calibration_samples": 1024},
     "whole-heads": {"head_width": False},
     "paper": {"method": "ziplm"},
 }
 """Whole runs, by name in the tables: their options."""
-SAME_TRACES = ("no-search", "short-search")
+SAME_TRACES = ("no-search", "long-search")
 """Methods that differ from the default in the search alone."""
 
 

@@ -224,10 +224,10 @@ class MethodOptions(Section):
         "direct", "method", "Search method. prior takes the best solution of the priors, without a search."
     )
     evaluations: Whole = option(
-        100,
+        32,
         "method",
-        "Largest number of candidates that the search evaluates. It ends after 30 in a row without an "
-        "improvement; with --method ziplm it does not, and evaluates 1000.",
+        "Largest number of candidates that the search evaluates; with --method ziplm 1000. Unless with that "
+        "method, it ends after 30 in a row without an improvement.",
     )
     loss: Loss = option(
         "kl",

@@ -96,7 +96,7 @@ def find_levels(
     *,
     race: Race | None = None,
     method: str = "direct",
-    evaluations: int = 100,
+    evaluations: int = 32,
     seed: int = 0,
     checkpoint: Path | None = None,
     progress: Callable[[int, float], None] | None = None,
