@@ -12,6 +12,7 @@ from ziplm.files import read_json, write_json, written_whole
 from ziplm.options.options import Options
 from ziplm.pipelines.inputs import Inputs, keep_inputs
 from ziplm.runs.opening import open_run
+from ziplm.stages.dense_outputs import DenseOutputs
 from ziplm.stages.evaluate import divergences
 from ziplm.stages.profile import latency_table
 from ziplm.tasks import Features, Source, make_task
@@ -90,7 +91,10 @@ class Judge:
         if model is self.model:
             return metrics
         first = next(iter(self.splits.values()))[:COMPARED]
-        return {**metrics, "kl": mean_divergence(divergences(model, self.model, self.task, first))}
+        return {
+            **metrics,
+            "kl": mean_divergence(divergences(model, DenseOutputs(self.model, self.task), self.task, first)),
+        }
 
 
 def keep(path: Path, row: Mapping[str, Any]) -> None:

@@ -100,7 +100,7 @@ def trained(setting: Setting, data: Path) -> dict[str, Any]:
         "best_step": summary.best_step,
         "seconds": summary.seconds,
         "apart": start.task.evaluate(student, recipe.apart)[start.task.metric],
-        "apart_kl": mean_divergence(divergences(student, start.dense, start.task, recipe.apart)),
+        "apart_kl": mean_divergence(divergences(student, start.dense_outputs, start.task, recipe.apart)),
         **judge(student),
     }
 

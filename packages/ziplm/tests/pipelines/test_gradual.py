@@ -25,6 +25,7 @@ from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.recipe import training_options
 from ziplm.runs.folder import Run
 from ziplm.runs.workers import Workers
+from ziplm.stages.dense_outputs import DenseOutputs
 from ziplm.stages.evaluate import divergences
 from ziplm.stages.levels import branch_levels, size_grid
 from ziplm.tasks import make_task
@@ -91,7 +92,9 @@ def test_divergences_are_from_the_dense_model(family: ziplm.Family) -> None:
     first, second = (ziplm.load(member.folder) for member in family)
 
     def divergence(model: PreTrainedModel, other: PreTrainedModel) -> float:
-        return mean_divergence(divergences(model, other, start.task, start.samples.judging))
+        return mean_divergence(
+            divergences(model, DenseOutputs(other, start.task), start.task, start.samples.judging)
+        )
 
     reported = [member.metrics["divergence"] for member in family]
     assert reported == pytest.approx([divergence(model, start.dense) for model in (first, second)], rel=1e-3)

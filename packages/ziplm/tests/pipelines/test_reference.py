@@ -24,7 +24,7 @@ def test_the_loss_of_candidates_is_their_divergence_from_the_dense_model(tmp_pat
     current.classifier.bias.add_(torch.tensor([0.5, -0.5])[: len(current.classifier.bias)])
     stitcher = Stitcher(current, {})
     sizes = [branch.size for branch in stitcher.branches]  # nothing is pruned
-    from_dense = mean_divergence(divergences(current, start.dense, start.task, samples))
+    from_dense = mean_divergence(divergences(current, start.dense_outputs, start.task, samples))
     run = Run(tmp_path / "run")
     assert loss_on(start, samples, stitcher, run)(sizes) == pytest.approx(from_dense, rel=1e-3)
     assert CandidateLoss(stitcher, start.task, samples)(sizes) < 0.01 * from_dense  # control: from itself

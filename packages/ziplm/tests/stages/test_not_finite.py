@@ -13,6 +13,7 @@ from ziplm.errors import NotFinite
 from ziplm.options.setting import Setting
 from ziplm.options.source import Source
 from ziplm.stages.calibrate import gather_fisher, gather_statistics
+from ziplm.stages.dense_outputs import DenseOutputs
 from ziplm.stages.evaluate import divergences
 from ziplm.stages.measure import compare_models
 from ziplm.stages.profile import latency_table
@@ -68,7 +69,12 @@ def test_a_divergence_of_a_broken_model_is_an_error(name: str, broken: str) -> N
     models = {"model": lively_model(name), "reference": lively_model(name)}
     break_weights(models[broken], torch.nan)
     with pytest.raises(NotFinite, match="not finite"):
-        divergences(models["model"], models["reference"], task_for(name), samples(name, 4))
+        divergences(
+            models["model"],
+            DenseOutputs(models["reference"], task_for(name)),
+            task_for(name),
+            samples(name, 4),
+        )
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

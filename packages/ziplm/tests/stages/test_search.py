@@ -185,6 +185,25 @@ def test_candidates_race_against_the_best_so_far() -> None:
     assert not paper.rivals  # the paper's search evaluates every candidate in full
 
 
+def test_solutions_of_priors_race_as_well() -> None:
+    choices = choices_with(right=RIGHT, wrong=WRONG, same=RIGHT)
+    budgets = {SECONDS: choices.dense_seconds / 2}
+    names = ["right", "wrong", "same"]
+    races, losses = Races(), CountedLoss(10**9, MemoryError)
+    found = find_levels(choices, budgets, names, losses, true_loss, race=races, evaluations=3)
+    assert losses.calls == 1  # of the first
+    assert races.rivals[0] == found.prior_losses["right"]
+    assert found.prior_losses["right"] == found.prior_losses["same"]  # known, so that there is no race
+    assert found.prior_losses["right"] < found.prior_losses["wrong"]
+    assert found.prior == "right"
+    reverse, losses = Races(), CountedLoss(10**9, MemoryError)
+    other = find_levels(choices, budgets, names[::-1], losses, true_loss, race=reverse, evaluations=3)
+    assert other.prior_losses["right"] == found.prior_losses["right"]
+    whole = find_levels(choices, budgets, names, true_loss, true_loss, evaluations=3)  # control: no race
+    assert whole.prior_losses["wrong"] != found.prior_losses["wrong"]
+    assert whole.levels == found.levels
+
+
 def test_a_killed_search_resumes_its_races_to_the_same_result(tmp_path: Path) -> None:
     choices = choices_with(one=WRONG, other=RIGHT[::2] + RIGHT[1::2])
 

@@ -29,7 +29,11 @@ EXAMPLES = Text(
 @click.option(
     "--new-head", is_flag=True, help="Give the model a new head, with the labels of the training data."
 )
-@click.option("--teacher", metavar="MODEL", help="Checkpoint to distill from, with as many layers; labels are then not used.")
+@click.option(
+    "--teacher",
+    metavar="MODEL",
+    help="Checkpoint to distill from, with as many layers; labels are then not used.",
+)
 @options(DATA, panel="Options", unset={"max_length": "128"})
 @click.option("--epochs", default=DEFAULTS.epochs, show_default=True, help="Passes over the data.")
 @click.option("--steps", type=int, help="Optimizer steps, instead of epochs.")

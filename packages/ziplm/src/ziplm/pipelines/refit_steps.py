@@ -79,7 +79,9 @@ def _compared(
     run: Run,
 ) -> Refitted:
     """Compare a model before and after a refit, which is kept if clearly better; processes share batches."""
-    before, after = divergences_of_each([small, refitted], start.dense, start.task, samples, run.workers)
+    before, after = divergences_of_each(
+        [small, refitted], start.dense_outputs, start.task, samples, run.workers
+    )
     return Refitted(mean_divergence(before), mean_divergence(after), is_clearly_lower(after, before))
 
 

@@ -53,7 +53,9 @@ def report_of(
     sizes = choices.sizes(fitted.levels)
     predicted = choices.seconds(fitted.levels)
     differences = run.workers.first(lambda: compressed.differences(start.task, dense))
-    from_dense = divergences(shrunk.model, start.dense, start.task, start.samples.judging, run.workers)
+    from_dense = divergences(
+        shrunk.model, start.dense_outputs, start.task, start.samples.judging, run.workers
+    )
     return {
         "target": {"name": target.name, "kind": target.kind, "value": target.value},
         "dataset": dataset_report(start, run),

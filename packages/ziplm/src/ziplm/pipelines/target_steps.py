@@ -46,7 +46,7 @@ def loss_on(start: Start, features: Sequence[Features], stitcher: Stitcher, run:
         stitcher,
         start.task,
         features,
-        reference=start.dense,
+        reference=start.dense_outputs,
         loss=start.options.loss,
         batch_size=min(start.options.calibration_batch_size, small_enough),
         workers=run.workers,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from ziplm.options.options import Options
 from ziplm.options.setting import Setting
 from ziplm.options.targets import Target
 from ziplm.stages.choices import Choices
+from ziplm.stages.dense_outputs import DenseOutputs
 from ziplm.stages.fisher import Fisher
 from ziplm.stages.intervals import Interval
 from ziplm.stages.levels import head_widths
@@ -66,6 +68,11 @@ class Start:
     def architecture(self) -> Architecture:
         """The architecture of the dense model and of all models made from it."""
         return architecture_of(self.dense)
+
+    @cached_property
+    def dense_outputs(self) -> DenseOutputs:
+        """The dense model's outputs, with which all models are compared."""
+        return DenseOutputs(self.dense, self.task)
 
     def remaining_branches(self, model: PreTrainedModel) -> list[Branch]:
         """Return the branches of a model that can still be pruned."""

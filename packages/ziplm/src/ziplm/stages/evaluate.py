@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ziplm.runs.workers import ALONE, Workers
+from ziplm.stages.dense_outputs import DenseOutputs
 from ziplm.stages.intervals import Interval, difference_interval, metric_intervals
 from ziplm.tasks.base import Features, Predictions, Progress, Task
 from ziplm.tasks.finite import require_finite
@@ -73,7 +74,7 @@ def predict_split(
 
 def divergences(
     model: PreTrainedModel,
-    reference: PreTrainedModel,
+    reference: DenseOutputs,
     task: Task,
     features: Sequence[Features],
     workers: Workers = ALONE,
@@ -90,15 +91,15 @@ def divergences(
 @torch.inference_mode()
 def divergences_of_each(
     models: Sequence[PreTrainedModel],
-    reference: PreTrainedModel,
+    reference: DenseOutputs,
     task: Task,
     features: Sequence[Features],
     workers: Workers = ALONE,
 ) -> list[list[Divergence]]:
     """Return the divergences of several models from the same reference, which then runs only once."""
     parts: list[list[Divergence]] = []  # of each batch
-    for _, batch in workers.share(task.batches(features, BATCH_SIZE, reference.device)):
-        wanted = finite_outputs(task, reference, batch)
+    for _, batch in workers.share(task.batches(features, BATCH_SIZE, reference.model.device)):
+        wanted = reference(batch)
         parts.append([])
         for model in models:
             part = task.head.divergence(model, finite_outputs(task, model, batch), wanted, batch)

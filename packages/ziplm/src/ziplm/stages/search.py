@@ -31,7 +31,8 @@ class Found:
     Attributes:
         levels: one level for each branch.
         prior: name of the prior whose solution the search started from.
-        prior_losses: loss of each prior's solution on the search samples.
+        prior_losses: loss of each prior's solution on the search samples; an estimate if it fell behind
+            another one in a race.
         start_loss: loss of the best of these solutions on the judging samples.
         searched_loss: loss of the search's result on the judging samples; None without a search.
         evaluations: number of losses computed on the search samples.
@@ -124,8 +125,11 @@ def find_levels(
     """
     remembered = _RememberedLoss(choices, loss, race if method == "direct" else None)
     starts = _prior_solutions(choices, budgets, prior_names)
-    losses = {name: remembered(levels) for name, levels in starts.items()}
-    best = min(losses, key=lambda name: losses[name])
+    losses: dict[str, float] = {}
+    for name, levels in starts.items():
+        losses[name] = remembered(levels)
+        best = min(losses, key=lambda known: losses[known])
+        remembered.rival = tuple(int(level) for level in starts[best])
     chosen = starts[best]
     start_loss = _finite(judge(choices.chosen(chosen)))
     searched_loss = None

@@ -23,6 +23,7 @@ from ziplm.architectures.branch_module import structure_copy
 from ziplm.architectures.registry import architecture_of
 from ziplm.architectures.surgery import leading_parts, pruned_output, pruned_parts, reordered_layer
 from ziplm.runs.workers import ALONE, Workers
+from ziplm.stages.dense_outputs import DenseOutputs
 from ziplm.stages.race import estimated_loss, falls_behind, looks_at, spread_order
 from ziplm.stages.replay import replayed
 from ziplm.tasks.base import Features, Task
@@ -108,7 +109,7 @@ class CandidateLoss:
         stitcher: makes the candidates; several losses may share one.
         task: the task, whose head measures the divergence of outputs.
         features: the samples.
-        reference: the model that the divergence refers to; None for the current model.
+        reference: outputs of the model that the divergence refers to; None for the current model.
         loss: "kl" for the divergence from the reference, "task" for the model's own loss on labels.
         batch_size: samples per batch.
         state_bytes: memory limit of the remembered hidden states.
@@ -121,7 +122,7 @@ class CandidateLoss:
         task: Task,
         features: Sequence[Features],
         *,
-        reference: PreTrainedModel | None = None,
+        reference: DenseOutputs | None = None,
         loss: str = "kl",
         batch_size: int = 32,
         state_bytes: int = GIBIBYTE,
@@ -146,15 +147,14 @@ class CandidateLoss:
         self._best_parts: list[Divergence] = []
         self._best_states: dict[int, list[torch.Tensor]] = {}
 
-    def _reference_outputs(self, reference: PreTrainedModel | None) -> list[torch.Tensor]:
-        """Compute the outputs that the loss refers to."""
+    def _reference_outputs(self, reference: DenseOutputs | None) -> list[torch.Tensor]:
+        """Return the outputs that the loss refers to."""
         if self._loss == "task":
             return []
         if reference is None:
             self._stitcher.install([branch.size for branch in self._stitcher.branches])
-            reference = self._stitcher.model
-        with torch.inference_mode():
-            return [self._task.head.outputs(reference, batch) for batch in self._batches]
+            reference = DenseOutputs(self._stitcher.model, self._task)
+        return [reference(batch) for batch in self._batches]
 
     def _state_bytes(self) -> int:
         """Return the bytes of one layer's output over all batches."""
