@@ -115,6 +115,11 @@ def under_metric(metric: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     return symmetrised("metric", metric) @ matrix
 
 
+def is_constant_diagonal(metric: torch.Tensor) -> bool:
+    """Return whether a metric is the diagonal (r,) of a multiple of the identity."""
+    return metric.ndim == 1 and bool((metric == metric[0]).all())
+
+
 def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     """Raise ValueError unless `value` is one of the allowed names."""
     if value not in allowed:

@@ -74,12 +74,17 @@ class Trace:
 
         Damping affects the weights Ŵ_k, but is not counted as error. The first value is 0.
         """
+        absolute, unit = self._plain_errors
+        # Removing all groups loses the centred output; the mean output makes up the rest of ‖W X‖².
+        return absolute / (absolute[-1] + (self._shift(0) / unit).square().sum())
+
+    @cached_property
+    def _plain_errors(self) -> tuple[torch.Tensor, float]:
+        """‖ΔW_k X‖² / unit² of all levels, float64 (groups + 1,), and the unit, near the largest |Y|."""
         unit = _checks.power_of_two(self._components)
         Y = self._components / unit
         with threads_for(product_of_block(Y)):
-            absolute = self._quadratic_errors(Y, Y)
-        # Removing all groups loses the centred output; the mean output makes up the rest of ‖W X‖².
-        return absolute / (absolute[-1] + (self._shift(0) / unit).square().sum())
+            return self._quadratic_errors(Y, Y), unit
 
     def __repr__(self) -> str:
         rows, columns = self._components.shape
@@ -135,8 +140,12 @@ class Trace:
         """
         Y = self._components
         MY = _checks.under_metric(metric, Y)
-        with threads_for(product_of_block(Y)):
-            errors = self._quadratic_errors(Y, MY)
+        if _checks.is_constant_diagonal(metric):
+            plain, unit = self._plain_errors
+            errors = plain * (float(metric[0]) * unit * unit)
+        else:
+            with threads_for(product_of_block(Y)):
+                errors = self._quadratic_errors(Y, MY)
         if not errors.isfinite().all():
             raise ValueError("the errors under this metric overflow; divide the metric by a constant")
         return errors
@@ -173,6 +182,22 @@ class Trace:
         if not lost.isfinite().all():
             raise ValueError("the first-order changes overflow float32; divide the gradients by a constant")
         return torch.cat([torch.zeros_like(lost[..., :1]), lost], dim=-1)
+
+    def inner_products(self, matrix: torch.Tensor) -> torch.Tensor:
+        """Return the sum of the products of a matrix and the kept weights, at every level.
+
+        In positions, the sum over the first m rows of (YᵀM) ∘ K is that of all levels with m columns.
+
+        Args:
+            matrix: M, float64 (r, d), in the order of the columns.
+
+        Returns:
+            float64 (groups + 1,): Σ M[:, columns(k)] ∘ Ŵ_k, with weights in float64.
+        """
+        Y, M = self._components, matrix[:, self._columns_by_position()]
+        by_position = ((Y.mT @ M) * self._matrix).sum(1) if self._updated else (Y * M).sum(0)  # (d,)
+        kept = by_position.view(-1, self.group_size).sum(1).cumsum(0)  # (groups,): of 1, 2, … groups kept
+        return torch.cat([kept.flip(0), kept.new_zeros(1)])
 
     def _quadratic_errors(self, Y: torch.Tensor, MY: torch.Tensor) -> torch.Tensor:
         """Return tr(M ΔW_k (H/2) ΔW_kᵀ) for all levels, (groups + 1,), given Y and M Y (r, d)."""

@@ -55,6 +55,7 @@ class WidthTrace:
         self._scale = scale
         self._unit = unit
         self._widths: dict[int, _Width] = {}
+        self._plain: dict[int, torch.Tensor] = {}  # errors by width if all outputs count alike
 
     @property
     def heads(self) -> int:
@@ -168,21 +169,24 @@ class WidthTrace:
 
     def _absolute_errors(self, width: int, metric: torch.Tensor | None) -> torch.Tensor:
         """Return tr(M ΔW C ΔWᵀ) for ΔW in units of `_unit`, (heads + 1,)."""
+        if metric is not None:
+            _checks.under_metric(metric, self._output[:, :1])  # refuses metrics that are not valid
+            if not _checks.is_constant_diagonal(metric):
+                return self._errors_of(width, metric)
+        self._check_width(width)
+        if width not in self._plain:
+            self._plain[width] = self._errors_of(width, self._output.new_ones(len(self._output)))
+        return self._plain[width] * (1.0 if metric is None else float(metric[0]))
+
+    def _errors_of(self, width: int, M: torch.Tensor) -> torch.Tensor:
         weight, change, trace = self._at(width)
-        rows = len(self._output)
-        ones = torch.ones(rows, dtype=torch.float64, device=weight.device)
-        M = ones if metric is None else metric
         changed = _checks.under_metric(M, change) @ self._hessian  # (n, H d): M ΔW_r C
         narrowing = (changed * change).sum() / 2
         crossed = _times_basis(changed, self._basis[:, :, :width])  # (n, H r): M ΔW_r C B
         # ⟨M ΔW_r C B, ΔW_h⟩, where ΔW_h is the change of W_r by the removal of heads.
-        cross = [-(crossed * weight).sum() + self._inner(crossed, trace, k) for k in range(self.heads + 1)]
-        errors = (narrowing + torch.stack(cross)) + trace.errors_under(M)
+        cross = trace.inner_products(crossed) - (crossed * weight).sum()
+        errors = narrowing + cross + trace.errors_under(M)
         return errors.clamp(min=0) * self._scale
-
-    def _inner(self, crossed: torch.Tensor, trace: Trace, removed: int) -> torch.Tensor:
-        """Return the sum of the products of `crossed` (n, H r) and the weights of the kept heads."""
-        return (crossed[:, trace.columns(removed)] * trace.weight(removed)).sum()
 
     def _at(self, width: int) -> _Width:
         """Return a width, computed on first use."""
