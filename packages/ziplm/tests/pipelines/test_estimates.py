@@ -55,7 +55,6 @@ def tokens(options: dict[str, Any], part: str, batch_size: int | None = None) ->
         "calibration": start.samples.calibration,
         "search": start.samples.search,
         "judging": start.samples.judging,
-        "both": start.samples.not_calibrated,
         "evaluation": start.splits.evaluation["validation"],
     }
     batches = start.task.batches(parts[part], batch_size or start.options.calibration_batch_size)
@@ -74,11 +73,12 @@ def test_tokens_with_their_padding_are_counted(options: dict[str, Any]) -> None:
     candidate = 0.5  # half the size
     search, judging = tokens(options, "search"), tokens(options, "judging")
     assert options["evaluations"] == 5
-    evaluated_in_full = 3 + 2 * RACED  # three priors, and two others that may be given up
+    evaluated_in_full = 1 + 4 * RACED  # all but the first prior may be given up
     assert stages["search"] == pytest.approx(
         search * (evaluated_in_full * candidate + 1) + judging * (2 * candidate + 1)
     )
-    fitted, compared = tokens(options, "calibration"), tokens(options, "both", 8)
+    fitted = tokens(options, "calibration")
+    compared = tokens(options, "search", 8) + tokens(options, "judging", 8)
     assert stages["refit"] == pytest.approx(fitted * (1 + (3 + 2) / 2) + compared * (1 + 2 / 2))
     evaluated, judged = tokens(options, "evaluation"), tokens(options, "judging", 8)
     assert stages["evaluate"] == pytest.approx(evaluated * (0.5 + 1) + judged * 1.5)  # and the dense model
@@ -129,12 +129,19 @@ def test_each_round_of_a_fit_exports_and_measures_three_models(options: dict[str
     assert model.dense_export() == 0  # it is there already
 
 
+def test_outputs_of_the_dense_model_are_computed_for_the_first_target(options: dict[str, Any]) -> None:
+    found = estimated({**options, "speedup": [2.0, 2.5]}).targets
+    candidates = {name: stages["search"] for name, stages in found.items()}
+    once = tokens(options, "search") + tokens(options, "judging")
+    assert candidates["2x"] - once == pytest.approx(2.5 / 2 * candidates["2.5x"])
+
+
 def test_a_model_that_int8_makes_faster_is_larger_in_torch(options: dict[str, Any]) -> None:
     served = replace(UNIT, export=1.0, served=0.1)
     options = in_onnxruntime(options, quantize="int8", speedup=[4.0])
     (found,) = estimated(options, served, int8=2.0).targets.values()
     search, judging = tokens(options, "search"), tokens(options, "judging")
-    in_full = 3 + 2 * RACED
+    in_full = 1 + 4 * RACED
     assert found["search"] == pytest.approx(
         search * (in_full * 0.5 + 1) + judging * (2 * 0.5 + 1)
     )  # not 0.25
@@ -143,7 +150,7 @@ def test_a_model_that_int8_makes_faster_is_larger_in_torch(options: dict[str, An
     assert found["evaluate"] == pytest.approx(evaluated * (in_engine + 0.5 + 1) + judged * 1.5)
     (alone,) = estimated({**options, "speedup": [2.0]}, served, int8=2.0).targets.values()
     assert alone["refit"] == 0  # int8 alone is enough
-    assert alone["search"] == pytest.approx(search * (3 + 1) + judging * (2 + 1))
+    assert alone["search"] == pytest.approx(search * (1 + 2 * RACED + 1) + judging * (2 + 1))
 
 
 def test_each_option_changes_the_stage_that_it_is_about(options: dict[str, Any]) -> None:

@@ -14,13 +14,16 @@ from ziplm.pipelines.units import UnitTimes, padded_tokens
 from ziplm.pipelines.values import Start
 from ziplm.runs.folder import Run
 from ziplm.stages.choices import SECONDS, Choices
+from ziplm.stages.dense_outputs import MOST_BYTES
 from ziplm.stages.evaluate import BATCH_SIZE
 from ziplm.stages.fit import ROUGH_ROUNDS, ROUGH_SHARE
 from ziplm.stages.measure import MIN_ROUNDS
 from ziplm.stages.prune import in_chunks
+from ziplm.stages.race import batch_size_on
 from ziplm.stages.refit import MOST_SAMPLES, TRIAL_SAMPLES
 from ziplm.tasks.base import Features
 from ziplm.tasks.heads import Classification
+from ziplm.tasks.language_model import LanguageModel
 
 # What the probe does not measure.
 SMALL_PASSES = 3  # forward passes of the small model in a refit
@@ -110,6 +113,13 @@ class CostModel:
         exported = (self._run.folder / "state" / "engine" / "dense").exists()
         return 0.0 if exported or self._options.latency_table is not None else self._times.export
 
+    def dense_outputs(self) -> float:
+        """Estimate the outputs of the dense model that searches compare with, where they are remembered."""
+        samples = self._start.samples
+        return (
+            self._times.forward * sum(map(self._tokens, (samples.search, samples.judging))) * self._remembers
+        )
+
     def dense_evaluation(self) -> float:
         """Estimate the evaluation of the dense model, which always runs in torch."""
         return self._evaluation(self._times.evaluation)
@@ -130,10 +140,11 @@ class CostModel:
         # Layers before the first change are not run again, which makes up for putting a candidate together.
         candidate = times.forward / faster + times.divergence
         searches = self._options.search != "prior" and faster > 1  # int8 alone may be enough
-        raced = max(0, self._options.evaluations - PRIORS) if searches else 0
+        raced = max(PRIORS, self._options.evaluations if searches else 0) - 1
         share = RACED if self._options.search == "direct" else 1.0
-        on_search = (PRIORS + share * raced) * candidate + times.forward  # the outputs to compare with
-        on_judging = 2 * candidate + times.forward
+        compared = 0.0 if self._remembers else times.forward  # the outputs to compare with
+        on_search = (1 + share * raced) * candidate + compared
+        on_judging = 2 * candidate + compared
         return on_search * self._tokens(samples.search) + on_judging * self._tokens(samples.judging)
 
     def _measurement(self, speedup: float, least: int = MIN_ROUNDS, share: float = 1.0) -> float:
@@ -167,7 +178,7 @@ class CostModel:
         fitting = times.forward + (SMALL_PASSES * times.forward + sums) / faster
         count = len(samples.calibration)
         whole = min(1.0, MOST_SAMPLES / count) * fitting * self._tokens(samples.calibration)
-        whole += self._comparison(samples.not_calibrated, faster, models=2)
+        whole += sum(self._comparison(part, faster, models=2) for part in (samples.search, samples.judging))
         if count <= 2 * TRIAL_SAMPLES:
             return whole
         trial = TRIAL_SAMPLES / count * fitting * self._tokens(samples.calibration)
@@ -178,9 +189,18 @@ class CostModel:
     def _tokens(self, samples: Sequence[Features]) -> int:
         return padded_tokens(samples, self._options.calibration_batch_size)
 
+    @property
+    def _remembers(self) -> bool:
+        """Whether the dense model's outputs on search and judging samples are computed once."""
+        if not isinstance(self._start.task.head, LanguageModel):
+            return True
+        hidden = self._start.dense.config.hidden_size
+        return 4 * hidden * self._tokens(self._start.samples.not_calibrated) <= MOST_BYTES
+
     def _comparison(self, samples: Sequence[Features], faster: float, models: int = 1) -> float:
         """Estimate the comparison of models with the dense one in torch."""
-        each = self._times.forward * (1 + models / faster) + models * self._times.divergence
+        known = self._remembers and batch_size_on(samples, self._options.calibration_batch_size) == BATCH_SIZE
+        each = self._times.forward * (models / faster + (not known)) + models * self._times.divergence
         return each * padded_tokens(samples, BATCH_SIZE)
 
     def _evaluation(self, seconds: float) -> float:

@@ -72,7 +72,10 @@ def estimate(
         stages: dict[str, float] = {}
         if start.options.mode == "gradual":
             stages, current = model.pruning(run, current), model.speedup(target)
-        each[target.name] = stages | _to_do(model.target(target), run.target_state(target.name))
+        stages |= model.target(target)
+        if start.options.mode == "gradual" or not each:  # in other modes, samples are drawn once
+            stages["search"] += model.dense_outputs()
+        each[target.name] = _to_do(stages, run.target_state(target.name))
     if todo and start.options.mode != "gradual":
         once |= model.pruning(run, 1.0)
     if todo:  # what is done once comes with the first target

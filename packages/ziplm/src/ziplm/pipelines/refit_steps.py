@@ -10,7 +10,7 @@ from ziplm.runs.progress import Advance
 from ziplm.stages.evaluate import divergences_of_each
 from ziplm.stages.refit import MOST_SAMPLES, TRIAL_SAMPLES, refit, with_own_outputs
 from ziplm.tasks.base import Features
-from ziplm.tasks.heads import is_clearly_lower, mean_divergence
+from ziplm.tasks.heads import Divergence, is_clearly_lower, mean_divergence
 
 
 def refit_if_better(
@@ -29,7 +29,7 @@ def refit_if_better(
     with run.stage("refit") as advance:
         if len(samples.calibration) > 2 * TRIAL_SAMPLES:
             tried = _refitted(start, pruned, small, TRIAL_SAMPLES, run, advance)
-            trial = _compared(start, small, tried, samples.judging, run)
+            trial = _compared(start, small, tried, [samples.judging], run)
             if not is_promising(trial):
                 run.detail(
                     f"refit: ended after {TRIAL_SAMPLES} samples, divergence {trial.before:.4g} before and "
@@ -37,7 +37,7 @@ def refit_if_better(
                 )
                 return small, trial._replace(kept=False)
         refitted = _refitted(start, pruned, small, MOST_SAMPLES, run, advance)
-        compared = _compared(start, small, refitted, samples.not_calibrated, run)
+        compared = _compared(start, small, refitted, [samples.search, samples.judging], run)
     run.detail(
         f"refit: divergence {compared.before:.4g} before and {compared.after:.4g} after, "
         + ("kept" if compared.kept else "not kept")
@@ -75,13 +75,19 @@ def _compared(
     start: Start,
     small: PreTrainedModel,
     refitted: PreTrainedModel,
-    samples: Sequence[Features],
+    parts: Sequence[Sequence[Features]],
     run: Run,
 ) -> Refitted:
-    """Compare a model before and after a refit, which is kept if clearly better; processes share batches."""
-    before, after = divergences_of_each(
-        [small, refitted], start.dense_outputs, start.task, samples, run.workers
-    )
+    """Compare a model before and after a refit, which is kept if clearly better; processes share batches.
+
+    The parts of the samples are those of the search, for which the dense model's outputs are known.
+    """
+    before: list[Divergence] = []
+    after: list[Divergence] = []
+    for samples in parts:
+        found = divergences_of_each([small, refitted], start.dense_outputs, start.task, samples, run.workers)
+        before += found[0]
+        after += found[1]
     return Refitted(mean_divergence(before), mean_divergence(after), is_clearly_lower(after, before))
 
 

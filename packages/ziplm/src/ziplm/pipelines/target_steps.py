@@ -32,7 +32,7 @@ from ziplm.runs.progress import Advance
 from ziplm.stages.choices import Levels
 from ziplm.stages.fit import ROUGH_ROUNDS, ROUGH_SHARE, Fitted, fit_levels
 from ziplm.stages.measure import MIN_ROUNDS, Measured, measure
-from ziplm.stages.race import BATCHES
+from ziplm.stages.race import batch_size_on
 from ziplm.stages.search import Found, Loss, Race, find_levels
 from ziplm.stages.shrink import shrink_to_sizes
 from ziplm.stages.stitch import CandidateLoss, Stitcher
@@ -41,14 +41,13 @@ from ziplm.tasks.base import Features
 
 def loss_on(start: Start, features: Sequence[Features], stitcher: Stitcher, run: Run) -> CandidateLoss:
     """Return the loss of candidates on some samples, beside the dense model; processes share the batches."""
-    small_enough = max(1, len(features) // BATCHES)
     return CandidateLoss(
         stitcher,
         start.task,
         features,
         reference=start.dense_outputs,
         loss=start.options.loss,
-        batch_size=min(start.options.calibration_batch_size, small_enough),
+        batch_size=batch_size_on(features, start.options.calibration_batch_size),
         workers=run.workers,
     )
 

@@ -8,6 +8,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from ziplm.tasks.base import Features
 from ziplm.tasks.heads import Divergence
 
 LOOKS = (1 / 8, 1 / 4, 1 / 2)  # shares of the batches after which candidates are compared
@@ -17,6 +18,11 @@ BATCHES = 32  # that samples are divided into, so that the first comparison has 
 # on SST-2, one standard error left 0.36 of the work, and a best loss that was 0, 5 and 11 % higher; two
 # standard errors left 0.71 of the work, and the same best loss.
 MARGIN = 1.0
+
+
+def batch_size_on(samples: Sequence[Features], largest: int) -> int:
+    """Return a batch size, at most `largest`, that leaves enough batches to compare candidates early."""
+    return min(largest, max(1, len(samples) // BATCHES))
 
 
 def spread_order(count: int) -> list[int]:
