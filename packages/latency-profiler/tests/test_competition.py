@@ -8,7 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from latency_profiler import Comparison, CpuClock, DeviceClock, WallClock, _competition, compare
-from latency_profiler._competition import LARGEST_CHANGE, NEGLIGIBLE, log_doubt, watch_others
+from latency_profiler._competition import (
+    LARGEST_CHANGE,
+    NEGLIGIBLE,
+    TYPICAL_CHANGE,
+    log_doubt,
+    log_slowdown,
+    watch_others,
+)
 from latency_profiler_clock import FakeClock
 
 CORES = frozenset({1, 3})
@@ -17,9 +24,10 @@ CORES = frozenset({1, 3})
 class BusyClock(FakeClock):
     """A fake clock on a machine where other processes use a share of the cores."""
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, share: float, name: str = "fake") -> None:
         super().__init__()
         self.share = share
+        self.name = name
 
     def watch(self) -> Callable[[], float]:
         return lambda: self.share
@@ -50,11 +58,33 @@ SEEN = [(3.15, 0.16, 0.21), (4.24, 0.16, 0.23), (6.46, 0.16, 0.28)]
 def test_intervals_include_what_competition_may_have_changed(
     speedup: float, dense: float, small: float
 ) -> None:
-    ratio = compared(BusyClock(0.75), 1 / speedup, (dense, small)).speedup("small")
-    assert speedup in ratio
-    assert ratio.value < 0.97 * speedup
+    corrected = compared(BusyClock(0.75, "cpu"), 1 / speedup, (dense, small)).speedup("small")
+    assert speedup in corrected
+    assert corrected.value == pytest.approx(speedup, rel=0.05)
+    other = compared(BusyClock(0.75), 1 / speedup, (dense, small)).speedup("small")  # not in CPU time
+    assert speedup in other
+    assert other.value < 0.97 * speedup
+    assert other.value < corrected.value
     # Control: rounds alone cannot know that all of them were slowed.
     assert speedup not in compared(FakeClock(), 1 / speedup, (dense, small)).speedup("small")
+
+
+@pytest.mark.parametrize("small", [0.1, 0.5, 1.0, 4.0])
+def test_a_corrected_interval_contains_the_ratio_of_the_samples(small: float) -> None:
+    """Competition may also have changed nothing."""
+    result = compared(BusyClock(0.75, "cpu"), small)
+    plain = compared(FakeClock(), small)
+    for found, known in (
+        (result.speedup("small"), plain.speedup("small")),
+        (result.ratio("small"), plain.ratio("small")),
+    ):
+        assert known.value in found
+        assert abs(math.log(found.value)) >= abs(math.log(known.value))  # never closer to 1
+        expected = known.value ** (1 + 0.75 * TYPICAL_CHANGE)
+        assert found.value == pytest.approx(expected, rel=1e-12)
+        assert math.log(1 + found.doubt) == pytest.approx(
+            0.75 * (LARGEST_CHANGE - TYPICAL_CHANGE) * abs(math.log(known.value))
+        )
 
 
 def test_an_interval_on_a_quiet_machine_is_that_of_the_rounds() -> None:
@@ -76,9 +106,11 @@ def test_the_more_the_work_differs_the_wider_is_the_interval() -> None:
     assert 1.0 not in compared(BusyClock(1.0), 1 / 1.05).speedup("small")
 
 
-def test_doubt_is_the_same_for_a_ratio_and_its_inverse() -> None:
-    result = compared(BusyClock(0.5), 0.25)
+@pytest.mark.parametrize("clock", ["cpu", "wall"])
+def test_doubt_is_the_same_for_a_ratio_and_its_inverse(clock: str) -> None:
+    result = compared(BusyClock(0.5, clock), 0.25)
     ratio, speedup = result.ratio("small"), result.speedup("small")
+    assert ratio.value == pytest.approx(1 / speedup.value, rel=1e-12)
     assert ratio.doubt == pytest.approx(speedup.doubt)
     assert ratio.low == pytest.approx(1 / speedup.high, rel=0.01)
 
@@ -88,8 +120,10 @@ def test_a_comparison_says_how_busy_the_machine_was() -> None:
 
 
 def test_doubt_begins_where_competition_is_not_negligible() -> None:
-    assert log_doubt(0.9 * NEGLIGIBLE, 1.0) == 0
-    assert log_doubt(NEGLIGIBLE, -1.0) == NEGLIGIBLE * LARGEST_CHANGE
+    assert log_doubt(0.9 * NEGLIGIBLE, 1.0, corrected=False) == 0
+    assert log_doubt(NEGLIGIBLE, -1.0, corrected=False) == NEGLIGIBLE * LARGEST_CHANGE
+    assert log_slowdown(0.9 * NEGLIGIBLE, 1.0) == 0
+    assert log_slowdown(NEGLIGIBLE, -1.0) == -NEGLIGIBLE * TYPICAL_CHANGE
 
 
 @pytest.fixture

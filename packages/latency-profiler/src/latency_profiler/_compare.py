@@ -11,7 +11,7 @@ import numpy as np
 
 from latency_profiler._callables import device_of, in_inference_mode
 from latency_profiler._clock import Clock, ClockName, WatchingClock, resolve_clock
-from latency_profiler._competition import NEGLIGIBLE, log_doubt
+from latency_profiler._competition import NEGLIGIBLE, log_doubt, log_slowdown
 from latency_profiler._errors import OptionError, require
 from latency_profiler._memory import keep_freed_memory
 from latency_profiler._rounds import (
@@ -39,7 +39,7 @@ class Ratio:
     ``1.0 in ratio`` tests whether the interval contains 1, that is, whether the two times may be equal.
 
     Attributes:
-        value: Estimate of the ratio.
+        value: Estimate of the ratio; in CPU time, corrected for what other processes typically change.
         low: Lower end of the confidence interval.
         high: Upper end of the confidence interval.
         doubt: How far other processes may have changed the ratio, relative to it. The interval includes it.
@@ -67,16 +67,23 @@ class Comparison(Mapping[str, Timing]):
         stopped: "rel_error" if all ratios reached the requested precision, "max_seconds" if the time limit
             was reached first.
         competition: Share of this process's cores that other processes used during the measurement; 0 if the
-            clock does not know it. Intervals of ratios include what it may have changed.
+            clock does not know it. Ratios of CPU times are corrected for what it typically changes, and
+            intervals of all ratios include what it may have changed.
     """
 
     def __init__(
-        self, names: tuple[str, ...], rounds: Rounds, confidence: float, competition: float = 0.0
+        self,
+        names: tuple[str, ...],
+        rounds: Rounds,
+        confidence: float,
+        competition: float = 0.0,
+        corrected: bool = False,
     ) -> None:
         self.samples: FloatArray = np.hstack(rounds.samples)
         self.confidence = confidence
         self.stopped: StopReason = rounds.stopped
         self.competition = competition
+        self._corrected = corrected
         self._timings = dict(zip(names, summarise(rounds, confidence), strict=True))
 
     def ratio(self, name: str, to: str | None = None) -> Ratio:
@@ -97,8 +104,12 @@ class Comparison(Mapping[str, Timing]):
         resamples = bootstrap(pair, percentile_20)  # (resamples, 2)
         low, high = interval(resamples[:, 0] / resamples[:, 1], self.confidence)
         value = float(numerator_seconds / denominator_seconds)
-        doubt = math.exp(log_doubt(self.competition, math.log(value)))
-        return Ratio(value, float(low) / doubt, float(high) * doubt, doubt - 1)
+        slowdown = log_slowdown(self.competition, math.log(value)) if self._corrected else 0.0
+        correction = math.exp(slowdown)
+        doubt = math.exp(log_doubt(self.competition, math.log(value), corrected=self._corrected))
+        return Ratio(
+            value * correction, float(low) * correction / doubt, float(high) * correction * doubt, doubt - 1
+        )
 
     def _column(self, name: str) -> int:
         if name not in self._timings:
@@ -160,7 +171,8 @@ def compare(
     Every round times every variant, in random order, so that other load on the machine affects all of them
     alike. By the wall clock, a round times quick variants several times, until they have met as much of that
     load as the slowest. Ratios are between 20th percentiles; their intervals come from a bootstrap over the
-    rounds, and are wider if other processes kept the cores busy (see `Ratio.doubt`).
+    rounds, and are wider if other processes kept the cores busy (see `Ratio.doubt`). These slow small models
+    more than large ones, for which ratios of CPU times are corrected.
 
     Args:
         variants: Two or more callables or modules by name. Modules are called under
@@ -214,7 +226,7 @@ def compare(
     rounds = replace(rounds, samples=means_of_rounds(rounds.samples))
     if _has_zero_times(rounds.samples):
         raise OptionError("some calls took zero time on this clock", "make each call do more work")
-    return Comparison(tuple(variants), rounds, confidence, share)
+    return Comparison(tuple(variants), rounds, confidence, share, corrected=used_clock.name == "cpu")
 
 
 def _unknown() -> float:

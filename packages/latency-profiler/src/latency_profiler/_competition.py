@@ -17,9 +17,11 @@ from typing import NamedTuple
 STATISTICS = Path("/proc/stat")
 # What the services of a quiet machine use. Below it, competition counts as none.
 NEGLIGIBLE = 0.05
-# Largest change of the logarithm of a ratio, relative to it, if others use all cores. In bench/contention.py,
-# processes that multiplied or copied matrices, or counted, changed it by up to 7 % on top of other load; a
-# comparison of whole models beside three processes was once off by 5.5 %, while these used 75 % of the cores.
+# How far others change the logarithm of a ratio of CPU times, relative to it, if they use all cores. All that
+# was seen lies between the two: in bench/contention.py, processes that multiplied or copied matrices, or
+# counted, made it smaller by up to 7 %, and never larger. In two comparisons of whole models, each beside
+# three processes that used 77 % of the cores, it was too small by 1.4 to 5.5 %, and by 3.2 % in the mean.
+TYPICAL_CHANGE = 0.04
 LARGEST_CHANGE = 0.1
 
 
@@ -58,12 +60,23 @@ def usable_cores() -> frozenset[int]:
     return frozenset(range(os.cpu_count() or 1))
 
 
-def log_doubt(competition: float, log_ratio: float) -> float:
+def log_slowdown(competition: float, log_ratio: float) -> float:
+    """Return by how much the logarithm of a ratio of CPU times is typically too close to 0.
+
+    Beside processes that use this share of the cores, the one with less work loses more: more of it fits into
+    caches, which have to be filled again.
+    """
+    return TYPICAL_CHANGE * competition * log_ratio if competition >= NEGLIGIBLE else 0.0
+
+
+def log_doubt(competition: float, log_ratio: float, *, corrected: bool) -> float:
     """Return how far the logarithm of a ratio may be off if others use this share of the cores.
 
-    Calls of equal work are slowed alike; the more their work differs, the less can be said.
+    Calls of equal work are slowed alike; the more their work differs, the less can be said. With `corrected`,
+    the ratio has been corrected by `log_slowdown`.
     """
-    return LARGEST_CHANGE * competition * abs(log_ratio) if competition >= NEGLIGIBLE else 0.0
+    largest = LARGEST_CHANGE - TYPICAL_CHANGE if corrected else LARGEST_CHANGE
+    return largest * competition * abs(log_ratio) if competition >= NEGLIGIBLE else 0.0
 
 
 def _used(cores: frozenset[int]) -> _Used:
