@@ -2,9 +2,10 @@
 
 All three train with the defaults of ziplm: the dense model as teacher, and samples kept apart. A run of mode
 gradual goes from one target to the next, with that many steps for each. Kept layers are evenly spread ones of
-the dense model; their hidden states are compared with those of the same layers of the dense model. They have
-more to learn, so with the fewest steps they are trained twice, also with twice the learning rate; the rate
-with the lower loss on the samples kept apart counts, and is used with more steps as well.
+the dense model; their hidden states are compared with those of the same layers of the dense model. The default
+learning rate follows from their divergence, too. It was chosen on pruned members, so with the fewest steps they
+are also trained with half and twice the rate; the one with the lowest loss on the samples kept apart counts, and
+is used with more steps as well.
 """
 
 import itertools
@@ -24,14 +25,16 @@ from ziplm.architectures.layer_dropping import evenly_spaced, keep_layers
 from ziplm.files import read_json
 from ziplm.options.options import Options
 from ziplm.pipelines.loading import load_start
-from ziplm.pipelines.recipe import make_recipe, with_checks
+from ziplm.pipelines.recipe import learning_rate_for, make_recipe, with_checks
 from ziplm.runs.folder import Run
+from ziplm.stages.evaluate import divergences
 from ziplm.stages.finetune import finetune
+from ziplm.tasks.heads import mean_divergence
 
 HERE = FOLDER / "modes"
 LAYERS = {2.0: 3, 3.0: 2, 6.0: 1}  # of six: the number of kept layers that is about as fast as a target
 METHODS = ("finetune", "kept layers", "gradual")
-FACTORS = (1, 2)  # of the default learning rate, that kept layers are trained with
+FACTORS = (0.5, 1, 2)  # of the default learning rate at their distance, that kept layers are trained with
 
 
 @dataclass(frozen=True)
@@ -168,9 +171,11 @@ def with_layers(experiment: Experiment, target: float, fewest: int, data: Path, 
     if experiment.steps > fewest:
         factors = (read_json(replace(experiment, steps=fewest).row_file(target))["factor"],)
     attempts = []
+    parts = divergences(keep_layers(start.dense, kept), start.dense_outputs, start.task, recipe.apart)
+    rate = learning_rate_for(mean_divergence(parts), start.dense.config.hidden_size)
     for factor in factors:
         student = keep_layers(start.dense, kept)
-        training = replace(recipe.training, learning_rate=factor * recipe.training.learning_rate)
+        training = replace(recipe.training, learning_rate=factor * rate)
         folder = HERE / "training" / f"{path.stem}-{factor}"
         summary = finetune(
             student,

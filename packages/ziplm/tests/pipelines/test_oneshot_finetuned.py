@@ -11,8 +11,9 @@ from safetensors.torch import load_file
 from transformers import Trainer
 from ziplm.files import read_json
 from ziplm.options.toml import load_options
+from ziplm.pipelines import recipe
 from ziplm.pipelines.loading import load_start
-from ziplm.pipelines.recipe import make_recipe
+from ziplm.pipelines.recipe import learning_rate_for, make_recipe
 from ziplm.runs.folder import Run
 from ziplm_gradual import gradual_options
 from ziplm_pipeline import lively_model
@@ -129,11 +130,11 @@ def test_two_processes_make_the_members_of_one(tmp_path: Path) -> None:
 def test_samples_kept_apart_are_not_trained_on(family: ziplm.Family) -> None:
     run = Run(family[0].folder.parent)
     start = load_start(load_options(run.options_file), run)
-    recipe = make_recipe(start)
-    assert recipe.apart == start.samples.judging
-    assert len(recipe.examples) + len(recipe.apart) == len(start.splits.train)
+    made = make_recipe(start)
+    assert made.apart == start.samples.judging
+    assert len(made.examples) + len(made.apart) == len(start.splits.train)
     texts = [tuple(example["input_ids"]) for example in start.splits.train]
-    both = [tuple(example["input_ids"]) for example in [*recipe.examples, *recipe.apart]]
+    both = [tuple(example["input_ids"]) for example in [*made.examples, *made.apart]]
     assert sorted(texts) == sorted(both)
 
 
@@ -146,6 +147,18 @@ def test_a_training_that_does_harm_is_not_kept(
         assert training["best_step"] == 0
         assert all(loss > training["checks"][0][1] for _, loss, _ in training["checks"][1:])
         assert same(weights_of(member), weights_of(plain))
+
+
+def test_each_member_gets_a_learning_rate_by_its_distance_from_the_dense_model(
+    options: dict[str, Any], untrained: ziplm.Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipe, "LEAST_RATE_OF_WIDTH", 0.0)  # the made-up members are very close
+    made = ziplm.compress(output=tmp_path, **{**options, "learning_rate": None})
+    rates = [member.metrics["training"]["learning_rate"] for member in made]
+    divergences = [plain.metrics["divergence"] for plain in untrained]
+    hidden = ziplm.load(options["model"]).config.hidden_size
+    assert rates == pytest.approx([learning_rate_for(each, hidden) for each in divergences])
+    assert rates[0] != rates[1]
 
 
 def test_without_labels_the_teacher_alone_teaches(tmp_path: Path) -> None:

@@ -9,7 +9,14 @@ from token_distill import DistillationLoss
 from ziplm.options.options import Options
 from ziplm.options.presets import find_preset
 from ziplm.pipelines.loading import load_start
-from ziplm.pipelines.recipe import Recipe, make_recipe, with_checks
+from ziplm.pipelines.recipe import (
+    LEAST_RATE_OF_WIDTH,
+    MOST_RATE_OF_WIDTH,
+    Recipe,
+    learning_rate_for,
+    make_recipe,
+    with_checks,
+)
 from ziplm.pipelines.values import Start
 from ziplm.runs.folder import Run
 from ziplm_models import HIDDEN
@@ -41,9 +48,13 @@ def test_a_preset_is_the_papers_recipe(files: Path, mode: str) -> None:
     assert (len(own.examples), len(own.apart)) == (80 - 12, 12)
 
 
-def test_the_learning_rate_depends_on_the_hidden_size(files: Path) -> None:
-    assert make_recipe(start_of(files)).training.learning_rate == pytest.approx(0.07 / HIDDEN)
-    assert make_recipe(start_of(files, learning_rate=0.125)).training.learning_rate == 0.125
+def test_the_learning_rate_grows_with_the_distance_from_the_dense_model() -> None:
+    near, far = learning_rate_for(0.01, HIDDEN), learning_rate_for(0.04, HIDDEN)
+    assert far == pytest.approx(2 * near)  # the divergence is like a squared distance
+    assert learning_rate_for(0.01, 2 * HIDDEN) == pytest.approx(near / 2)
+    assert learning_rate_for(0.0, HIDDEN) == LEAST_RATE_OF_WIDTH / HIDDEN
+    assert learning_rate_for(1e9, HIDDEN) == MOST_RATE_OF_WIDTH / HIDDEN
+    assert LEAST_RATE_OF_WIDTH / HIDDEN < near < far < MOST_RATE_OF_WIDTH / HIDDEN
 
 
 def test_dropout_is_off_with_a_teacher_unless_it_is_asked_for(files: Path) -> None:

@@ -40,7 +40,7 @@ class FinetuneOptions(Section):
         None,
         "training",
         "Highest learning rate of each fine-tuning.",
-        unset="0.07 divided by the hidden size; 8e-5 for the dense model",
+        unset="chosen for each model by its distance from the dense model; 8e-5 for the dense model",
     )
     warmup: Number = option(
         0.1,

@@ -3,6 +3,7 @@
 What the user leaves open is decided here; bench/gradual.py measures these decisions.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -17,9 +18,10 @@ from ziplm.runs.workers import ALONE, Workers
 from ziplm.stages.finetune import check_training, distillation_loss, needs_teacher
 from ziplm.tasks.base import Features
 
-# Highest learning rate times hidden size. Twice this rate suits members far from the dense model better, and
-# half of it those close to it (bench/gradual.py settings).
-RATE_OF_WIDTH = 0.07
+# Highest learning rate times hidden size, of a member with a divergence of 1 from the dense model, and its
+# limits (bench/gradual.py settings).
+RATE_OF_WIDTH = 0.33
+LEAST_RATE_OF_WIDTH, MOST_RATE_OF_WIDTH = 0.01, 0.2
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,8 @@ class Recipe:
     """How the members of a run are fine-tuned.
 
     Attributes:
-        training: the hyper-parameters, with the batch size of one process.
+        training: the hyper-parameters, with the batch size of one process. Unless the user gave a learning
+            rate, each member gets its own: see `learning_rate_for`.
         loss: the loss.
         examples: examples to train on.
         apart: samples kept apart, which decide which weights are saved; empty to save the last ones.
@@ -42,7 +45,7 @@ class Recipe:
 def make_recipe(start: Start, workers: Workers = ALONE) -> Recipe:
     """Decide how members are fine-tuned, and raise UsageError before any long work if that cannot be done."""
     options = start.options
-    training = training_options(options, workers, start.dense.config.hidden_size)
+    training = training_options(options, workers)
     loss = distillation(start)
     examples, apart = kept_apart(start) if options.keep_best else (start.splits.train, [])
     check_training(start.dense, start.task, examples, training, loss)
@@ -70,7 +73,18 @@ def distillation(start: Start) -> DistillationLoss:
         ) from error
 
 
-def training_options(options: Options, workers: Workers = ALONE, hidden_size: int = 768) -> TrainingOptions:
+def learning_rate_for(divergence: float, hidden_size: int) -> float:
+    """Return the highest learning rate for a member that diverges so much from the dense model.
+
+    The divergence grows with the square of a distance. Adam moves every weight by about the learning rate in
+    each step, so that a member that is twice as far gets twice the rate. At a rate that is too high for a
+    close member, it moves away from the dense model first, and a short training ends before it is back.
+    """
+    of_width = min(max(RATE_OF_WIDTH * math.sqrt(divergence), LEAST_RATE_OF_WIDTH), MOST_RATE_OF_WIDTH)
+    return of_width / hidden_size
+
+
+def training_options(options: Options, workers: Workers = ALONE) -> TrainingOptions:
     """Return the hyper-parameters of fine-tuning a member, with the batch size of one process.
 
     Raises:
@@ -82,7 +96,7 @@ def training_options(options: Options, workers: Workers = ALONE, hidden_size: in
             "give a multiple of their number",
         )
     return TrainingOptions(
-        learning_rate=options.learning_rate or RATE_OF_WIDTH / hidden_size,
+        learning_rate=options.learning_rate or TrainingOptions.learning_rate,
         epochs=options.epochs_per_step,
         max_steps=options.steps_per_target,
         batch_size=options.train_batch_size // workers.world,

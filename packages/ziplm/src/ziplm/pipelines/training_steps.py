@@ -10,16 +10,18 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ziplm.architectures.checkpoint import save
-from ziplm.files import write_json
+from ziplm.files import is_number, write_json
 from ziplm.options.toml import load_options
 from ziplm.options.training import CHECKED_SHARE, Check
 from ziplm.pipelines.loading import load_member
-from ziplm.pipelines.recipe import Recipe, with_checks
+from ziplm.pipelines.recipe import Recipe, learning_rate_for, with_checks
 from ziplm.pipelines.values import Start
 from ziplm.results.family import DENSE_TRAINING, family_report
 from ziplm.runs.folder import Run
+from ziplm.stages.evaluate import divergences
 from ziplm.stages.finetune import finetune, needs_teacher
 from ziplm.stages.training_time import steps_within
+from ziplm.tasks.heads import mean_divergence
 
 DENSE_RATE = 8e-5  # learning rate of the dense model, whose head may be new: the paper's for BERT-base
 
@@ -41,6 +43,7 @@ def finetune_member(
         The summary of the training, as JSON values.
     """
     teacher = start.dense if needs_teacher(recipe.loss) else None
+    recipe = _with_learning_rate(start, recipe, small, state, run)
     recipe = _within_minutes(start, recipe, small, teacher, state, run)
     recipe = with_checks(recipe, run.workers.world)
     metric = start.task.metric
@@ -72,6 +75,32 @@ def finetune_member(
         "learning_rate": recipe.training.learning_rate,
         "loss_weights": {name: weight for name, weight in weights.items() if weight},
     }
+
+
+def _with_learning_rate(
+    start: Start, recipe: Recipe, small: PreTrainedModel, state: Path, run: Run
+) -> Recipe:
+    """Choose the learning rate by the member's divergence from the dense model, unless the user gave one.
+
+    It is stored: a resumed training has the same.
+    """
+    if start.options.learning_rate is not None:
+        return recipe
+
+    def make() -> float:
+        with run.timed("finetune"):
+            parts = divergences(small, start.dense_outputs, start.task, start.samples.judging, run.workers)
+        return learning_rate_for(mean_divergence(parts), start.dense.config.hidden_size)
+
+    rate = run.stored(state / "learning_rate.json", make, parse=_as_rate)
+    run.detail(f"fine-tune: learning rate {rate:.2g}")
+    return replace(recipe, training=replace(recipe.training, learning_rate=rate))
+
+
+def _as_rate(document: Any) -> float:
+    if not is_number(document) or document <= 0:
+        raise ValueError("not a learning rate")
+    return float(document)
 
 
 def _within_minutes(
