@@ -52,7 +52,7 @@ def test_the_learning_rate_grows_with_the_distance_from_the_dense_model() -> Non
     near, far = learning_rate_for(0.01, HIDDEN), learning_rate_for(0.04, HIDDEN)
     assert far == pytest.approx(2 * near)  # the divergence is like a squared distance
     assert learning_rate_for(0.01, 2 * HIDDEN) == pytest.approx(near / 2)
-    assert learning_rate_for(0.0, HIDDEN) == LEAST_RATE_OF_WIDTH / HIDDEN
+    assert learning_rate_for(0.0, HIDDEN) == learning_rate_for(-1e-9, HIDDEN) == LEAST_RATE_OF_WIDTH / HIDDEN
     assert learning_rate_for(1e9, HIDDEN) == MOST_RATE_OF_WIDTH / HIDDEN
     assert LEAST_RATE_OF_WIDTH / HIDDEN < near < far < MOST_RATE_OF_WIDTH / HIDDEN
 

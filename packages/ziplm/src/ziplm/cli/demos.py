@@ -35,9 +35,9 @@ END = "<|endoftext|>"
 # Small enough for two cores and ten minutes. A real run uses the defaults.
 QUICK: dict[str, Any] = {
     "threads": 1,
-    "calibration_samples": 1024,
+    "calibration_samples": 768,
     "search_samples": 128,
-    "evaluations": 40,
+    "evaluations": 16,
     "profile_seconds": 40.0,
     "measure_seconds": 12.0,
 }

@@ -80,8 +80,8 @@ def learning_rate_for(divergence: float, hidden_size: int) -> float:
     each step, so that a member that is twice as far gets twice the rate. At a rate that is too high for a
     close member, it moves away from the dense model first, and a short training ends before it is back.
     """
-    of_width = min(max(RATE_OF_WIDTH * math.sqrt(divergence), LEAST_RATE_OF_WIDTH), MOST_RATE_OF_WIDTH)
-    return of_width / hidden_size
+    distance = math.sqrt(max(divergence, 0.0))  # a tiny divergence may be negative by rounding
+    return min(max(RATE_OF_WIDTH * distance, LEAST_RATE_OF_WIDTH), MOST_RATE_OF_WIDTH) / hidden_size
 
 
 def training_options(options: Options, workers: Workers = ALONE) -> TrainingOptions:
