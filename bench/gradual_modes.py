@@ -3,9 +3,9 @@
 All three train with the defaults of ziplm: the dense model as teacher, and samples kept apart. A run of mode
 gradual goes from one target to the next, with that many steps for each. Kept layers are evenly spread ones of
 the dense model; their hidden states are compared with those of the same layers of the dense model. Their
-learning rate follows from their divergence as well. That rule was found with pruned members, so with the fewest
-steps they are also trained with half and twice the rate; the rate with the lowest loss on the samples kept
-apart counts, and is used with more steps as well.
+learning rate follows from their divergence as well. That rule was found with pruned members, so with the
+fewest steps they are also trained with half and twice the rate; the rate with the lowest loss on the samples
+kept apart counts, and is used with more steps as well.
 """
 
 import itertools
