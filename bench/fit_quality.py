@@ -17,7 +17,8 @@ from statistics import mean
 
 from harness import announce, print_table
 from models import BUILD
-from oneshot import EXPERIMENTS, Bench, opened
+from oneshot import Bench, opened
+from oneshot_experiments import EXPERIMENTS
 from oneshot_judge import Judge
 from ziplm.files import read_json, write_json
 from ziplm.options.targets import Target

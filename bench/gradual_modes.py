@@ -167,7 +167,7 @@ def with_layers(experiment: Experiment, target: float, fewest: int, data: Path, 
     recipe = with_checks(make_recipe(start), 1)
     kept = evenly_spaced(6, LAYERS[target])
     teacher: Any = SomeLayers(start.dense, kept)
-    factors: tuple[int, ...] = FACTORS
+    factors: tuple[float, ...] = FACTORS
     if experiment.steps > fewest:
         factors = (read_json(replace(experiment, steps=fewest).row_file(target))["factor"],)
     attempts = []
