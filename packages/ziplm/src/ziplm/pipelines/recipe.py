@@ -20,7 +20,7 @@ from ziplm.tasks.base import Features
 
 # Highest learning rate times hidden size, of a member with a divergence of 1 from the dense model, and its
 # limits (bench/gradual.py settings).
-RATE_OF_WIDTH = 0.33
+RATE_OF_WIDTH = 0.25
 LEAST_RATE_OF_WIDTH, MOST_RATE_OF_WIDTH = 0.01, 0.2
 
 
