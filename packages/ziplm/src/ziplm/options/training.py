@@ -102,8 +102,8 @@ class TrainingSummary:
         seconds: duration of this call, without earlier calls that were killed.
         losses: about fifty pairs of a step and the mean loss since the previous one.
         checks: the checks on samples kept apart; empty without such samples.
-        best_step: the step whose weights the model has: that of the check with the lowest loss, 0 if the
-            training did not lower it; without checks, the last one.
+        best_step: the step whose weights the model has: the last one, or that of the check with the lowest
+            loss if it is clearly lower; 0 if the training did not lower it. Without checks, the last one.
     """
 
     steps: int

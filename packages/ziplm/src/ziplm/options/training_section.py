@@ -73,7 +73,7 @@ class FinetuneOptions(Section):
     keep_best: bool = option(
         True,
         "training",
-        "Keep the judging samples apart from fine-tuning, save the weights with the lowest loss on them, "
+        "Keep the judging samples apart from fine-tuning, save the weights that are best on them, "
         "and stop when nothing improves.",
     )
     report_to: Texts = option(

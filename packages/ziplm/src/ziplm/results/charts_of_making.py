@@ -116,7 +116,7 @@ def training_charts(runs: Sequence[RunData]) -> list[Chart]:
         charts.append(_loss_chart("training-loss", "loss while fine-tuning", sentences, runs, losses))
     if checks := check_rows(runs):
         title = "loss on samples kept apart while fine-tuning"
-        sentences = ["The weights with the lowest loss are saved.", counted]
+        sentences = ["The last weights are saved, unless an earlier loss is clearly lower.", counted]
         charts.append(_loss_chart("training-checks", title, sentences, runs, checks))
     return [*charts, _metric_chart(runs, metrics)] if metrics else charts
 

@@ -19,7 +19,7 @@ from ziplm.errors import UsageError, one_line
 from ziplm.files import failed_writes_as_os_errors
 from ziplm.options.training import Check, TrainingOptions, TrainingSummary
 from ziplm.stages.random_state import kept_random_state
-from ziplm.stages.trainer import DistillationTrainer, checks_of, diverged, is_over
+from ziplm.stages.trainer import DistillationTrainer, checks_of, diverged, is_over, kept_step
 from ziplm.stages.training_folder import claim, identity, last_whole, state_of, weights_of
 from ziplm.tasks.base import Features, Progress, Task
 from ziplm.tasks.heads import LABELS, Head
@@ -42,8 +42,9 @@ def finetune(
 ) -> TrainingSummary:
     """Train a model in place, and leave it in eval mode.
 
-    With samples kept apart, the model ends with the weights of the step with the lowest loss on them, which
-    may be those from before the training. They are checked before the training and at every checkpoint.
+    With samples kept apart, the model ends with the last weights, unless those of an earlier check have a
+    loss on them that is lower by more than chance. If no check is better than the one before the training,
+    the weights stay as they were. The samples are checked before the training and at every checkpoint.
 
     If a call is killed, repeating it with the same arguments and initial weights resumes from the last
     complete checkpoint in `folder` and ends with the same weights. If the training is finished, the weights
@@ -88,7 +89,7 @@ def finetune(
                 model, task, features, arguments, teacher, loss, progress, apart, options.patience, checked
             )
             state = _trained(trainer, last)
-    best_step = (state.best_global_step or 0) if apart else state.global_step
+    best_step = kept_step(state) if apart else state.global_step
     if best_step == 0:
         model.load_state_dict(before)
     elif best_step != state.global_step or resumed_at == state.global_step:  # not what the model has now

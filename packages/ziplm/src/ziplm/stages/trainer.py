@@ -1,5 +1,6 @@
 """The Trainer of transformers with a distillation loss and a reproducible order of the data."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -29,6 +30,9 @@ from ziplm.stages.training_folder import mark_whole, wait_for_everyone
 from ziplm.tasks.base import Features, Progress, Task
 from ziplm.tasks.heads import Batch, inputs_of
 
+# Losses on a few hundred samples differ by this share by chance. States before the last one, whose learning
+# rate has not fallen to zero, were worse on other samples than their loss promised (bench/gradual.py modes).
+CHANCE = 0.15
 PORTION = 1000  # examples read at once, which is faster where examples are tokenised when they are read
 
 
@@ -249,6 +253,19 @@ def is_over(state: TrainerState, patience: int) -> bool:
     losses = [check.loss for check in checks_of(state) if check.step]
     since_lowest = len(losses) - 1 - losses.index(min(losses)) if losses else 0
     return state.global_step >= state.max_steps or 0 < patience <= since_lowest
+
+
+def kept_step(state: TrainerState) -> int:
+    """Return the step whose weights are kept after checks on samples kept apart; 0 for those before.
+
+    It is the last step if all are done, unless the lowest loss is lower by more than chance; the last step
+    must also be better than no training.
+    """
+    losses = {check.step: check.loss for check in checks_of(state)}
+    lowest, last = state.best_global_step or 0, state.global_step
+    if last < state.max_steps or last not in losses or losses[last] >= losses.get(0, math.inf):
+        return lowest
+    return last if losses[last] <= (1 + CHANCE) * losses[lowest] else lowest
 
 
 def diverged(what: str, step: int) -> NotFinite:
