@@ -2,6 +2,7 @@
 
     python bench/oneshot.py sst2 --data FOLDER            # takes minutes to hours; resumes if interrupted
     python bench/oneshot.py sst2 --data FOLDER --report   # only prints the results so far
+    python bench/oneshot.py sst2 --data FOLDER --methods default --against CHECKOUT   # beside other code
 
 The dense models and FOLDER are those of bench/models.py. All methods use the same latency table and the same
 targets, and no model is retrained. Results are kept under build/oneshot, one file for each model.
@@ -15,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import ziplm
+from checkouts import start_compress
 from gradual_parts import copy
 from harness import announce
 from latency_profiler import LatencyTable
@@ -81,7 +83,7 @@ class Bench:
             threads=1,
             search_samples=self.experiment.search_samples,
             seed=self.seed,
-            **METHODS[method],
+            **METHODS.get(method, {}),
             **self.experiment.options,
         )
 
@@ -123,6 +125,25 @@ class Bench:
                 for member in ziplm.compress(options=self.options(method), progress=True):
                     target = float(member.metrics["target"]["value"])
                     self._keep_row(method, target, partial(judge.checkpoint, member.folder))
+
+    def run_checkout(self, checkout: Path) -> None:
+        """Make and judge the models of the code of another checkout, as the rows of method "checkout"."""
+        options = self.options("checkout")
+        rows = {target: self._row_file("checkout", target) for target in self.experiment.targets}
+        if all(path.exists() for path in rows.values()):
+            return
+        common = ("speedup", "output", "train_file", "validation_file", "latency_table", "search_samples")
+        given = {name: getattr(options, name) for name in (*common, "threads", "seed")}
+        made = start_compress(checkout, self.model_folder, self.experiment.task, given)
+        if made.wait():
+            raise SystemExit(f"the run with the code of {checkout} failed")
+        with opened(self.options("default")) as run:
+            files = {name: path.format(**self.places) for name, path in self.experiment.splits.items()}
+            judge = Judge(load_start(self.options("default"), run), files, self.experiment.most)
+        for target in rows:
+            self._keep_row(
+                "checkout", target, partial(judge.checkpoint, Path(options.output) / f"{target:g}x")
+            )
 
     def _share_traces(self, method: str) -> None:
         """Copy what the default's search starts from, if its run exists, which saves the time to prune."""
@@ -210,6 +231,7 @@ def main() -> None:
     )
     parser.add_argument("--targets", type=float, nargs="+", default=(), help="speedups (all)")
     parser.add_argument("--most", type=int, help="samples of each split that models are judged on (all)")
+    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="also run the code of a checkout")
     parser.add_argument("--report", action="store_true", help="print the results so far, run nothing")
     options = parser.parse_args()
     announce(f"ziplm, one-shot: {options.experiment}", "ziplm", "torch", "transformers")
@@ -219,6 +241,8 @@ def main() -> None:
         for seed in options.seeds:
             bench = Bench(options.experiment, options.data, seed, options.most, options.targets)
             bench.run(options.methods)
+            if options.against:
+                bench.run_checkout(options.against)
     report(options.experiment)
 
 

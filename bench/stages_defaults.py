@@ -12,8 +12,6 @@ runs go at the same time, so that they meet the same load; only their totals are
 import argparse
 import os
 import random
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import Any
 
 import torch
 import ziplm
+from checkouts import start_compress
 from harness import announce, print_table
 from stages import WORDS, Watch, word_tokenizer
 from transformers import BertConfig, BertForSequenceClassification
@@ -88,32 +87,23 @@ def run_here(folder: Path, length: int | None) -> tuple[dict[str, float], float]
     return seconds, watch.most
 
 
-def start_command(folder: Path, output: str, length: int | None, checkout: Path) -> subprocess.Popen[bytes]:
-    """Start `ziplm compress` with the code of a checkout, in a process of its own."""
-    sources = [str(path) for path in sorted(checkout.glob("packages/*/src"))]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sources), "OMP_NUM_THREADS": "1"}
-    given: list[str] = []
-    for name, value in options_for(folder, output, length).items():
-        for each in value if isinstance(value, list) else [value]:
-            given += [f"--{name.replace('_', '-')}", str(each)]
-    command = [sys.executable, "-m", "ziplm", "compress", str(folder / "dense"), "--task", "classification"]
-    return subprocess.Popen([*command, *given], env=environment, stdout=subprocess.DEVNULL)
-
-
 def compare(folder: Path, length: int | None, checkouts: list[Path]) -> None:
     """Run the command with the code of several checkouts at the same time, and print what each takes."""
-    running = {start_command(folder, f"run{n}", length, one).pid: one for n, one in enumerate(checkouts)}
+    running = {}
+    for number, checkout in enumerate(checkouts):
+        options = options_for(folder, f"run{number}", length)
+        running[start_compress(checkout, folder / "dense", "classification", options).pid] = checkout
     start = time.perf_counter()
     rows: list[tuple[str, float, str, str]] = []
     while running:
         pid, status, used = os.wait4(-1, 0)
-        checkout = running.pop(pid, None)
-        if checkout is None:
+        if pid not in running:
             continue
+        finished = running.pop(pid)
         if status:
-            raise SystemExit(f"the run with the code of {checkout} failed")
+            raise SystemExit(f"the run with the code of {finished} failed")
         spent, wall = used.ru_utime + used.ru_stime, time.perf_counter() - start
-        rows.append((str(checkout), spent, f"{wall:.0f}", f"{used.ru_maxrss / 1024:.0f}"))
+        rows.append((str(finished), spent, f"{wall:.0f}", f"{used.ru_maxrss / 1024:.0f}"))
     least = min(row[1] for row in rows)
     print_table(
         "the same run with the code of each checkout, at the same time",
