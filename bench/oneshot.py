@@ -134,6 +134,7 @@ class Bench:
             return
         common = ("speedup", "output", "train_file", "validation_file", "latency_table", "search_samples")
         given = {name: getattr(options, name) for name in (*common, "threads", "seed")}
+        given["latency_table"] = str(self._older_table())
         made = start_compress(checkout, self.model_folder, self.experiment.task, given)
         if made.wait():
             raise SystemExit(f"the run with the code of {checkout} failed")
@@ -144,6 +145,15 @@ class Bench:
             self._keep_row(
                 "checkout", target, partial(judge.checkpoint, Path(options.output) / f"{target:g}x")
             )
+
+    def _older_table(self) -> Path:
+        """Return a copy of the latency table without what version 0.1 does not know."""
+        table = read_json(self.table_file())
+        path = self.table_file().with_name("latency-0.1.json")
+        del table["environment"]["quantization"]
+        table["curves"] = {name: curve for name, curve in table["curves"].items() if "@" not in name}
+        write_json(path, table)
+        return path
 
     def _share_traces(self, method: str) -> None:
         """Copy what the default's search starts from, if its run exists, which saves the time to prune."""
