@@ -9,6 +9,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "no-search": {"search": "prior"},
     "long-search": {"evaluations": 100},
     "fewer-samples": {"calibration_samples": 1024},
+    "few-samples": {"calibration_samples": 512},
     "whole-heads": {"head_width": False},
     "paper": {"method": "ziplm"},
 }
