@@ -54,6 +54,19 @@ def test_bound_and_exactness_hold_against_brute_force_at_any_effort(kinds, data,
         assert found.gap == 0
 
 
+def test_the_only_assignment_may_have_more_excess_than_any_single_level():
+    """Excesses add up over the modules, so that all levels within a limit are not all assignments within it."""
+    costs = {
+        "a": [[0.1, 0.0], [0.0, -15.0], [-65.0], [0.3, 0.0]],
+        "b": [[0.0, 0.0], [0.0, 0.1], [0.0], [0.0, 0.0]],
+    }
+    priors = [[0.0, 0.2], [0.0, 0.0], [0.0], [0.0, 1.0]]
+    problem = Problem(costs, priors, {"a": -64.90000000000002, "b": 0.0})
+    found = solve_bounded(problem, [1.0, 0.0, 0.0, 0.5])
+    assert found.levels.tolist() == [1, 0, 0, 1]
+    assert found.exact
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_random_problems_are_solved_exactly(seed):
     problem = random_problem(48, 30, seed)

@@ -163,7 +163,9 @@ def _enumerate_cores(
     )
     candidates = Candidates(program.starts, units, relaxed.excess)
     prices = relaxed.prices / np.maximum(capacities, 1)
-    core, proven, largest = _first_core(program, relaxed.excess), 0.0, float(relaxed.excess.max())
+    core, proven = _first_core(program, relaxed.excess), 0.0
+    # No assignment has a larger excess, whatever the order in which it is added up.
+    largest = float(np.maximum.reduceat(relaxed.excess, program.starts[:-1]).sum()) + ROUNDING
     while True:
         core = min(core, best.gap)
         found = best_assignment(candidates, capacities, prices, core, effort)
