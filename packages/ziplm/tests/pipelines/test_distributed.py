@@ -149,10 +149,13 @@ def test_runs_with_different_seeds_can_be_told_apart(alone: dict[str, Alone]) ->
 
 
 def test_two_processes_share_the_forward_passes_of_one(pair: Pair) -> None:
-    """The second process makes half of the search's passes, and none of the refit's and evaluation's."""
+    """The second process makes half of the search's passes, and none of the refit's and evaluation's.
+
+    Of an odd number of batches, the first process has one more.
+    """
     first, second = (Counter(notes["passes"]) for notes in pair.notes)
     assert first.total() + second.total() == pair.passes.total()  # nothing is computed twice
-    assert first["search"] == pair.passes["search"] / 2 > 0
+    assert abs(first["search"] - second["search"]) <= 0.05 * pair.passes["search"] > 0
     assert first["refit"] > 0.9 * pair.passes["refit"]  # the passes of the comparison after it are shared
     evaluations = {stage: count for stage, count in pair.passes.items() if stage.startswith("evaluate")}
     assert len(evaluations) >= 2

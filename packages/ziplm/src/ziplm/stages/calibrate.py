@@ -23,8 +23,7 @@ from ziplm.stages.gradients import batch_gradients
 from ziplm.stages.scores import ScoreSums
 from ziplm.stages.statistics import BranchStatistics, StreamSums
 from ziplm.tasks.base import Features, Progress, Task
-from ziplm.tasks.finite import require_finite
-from ziplm.tasks.inference import finite_outputs
+from ziplm.tasks.finite import finite_outputs, require_finite
 
 
 def gather_fisher(
@@ -118,7 +117,7 @@ def gather_statistics(
         for number, (chosen, batch) in enumerate(task.batches(features, batch_size, model.device)):
             position.mask = batch["attention_mask"].bool()
             if workers.owns(number):
-                finite_outputs(task, model, batch)
+                finite_outputs(task.head, model, batch)
             position.first_token += int(position.mask.sum())
             done += len(chosen)
             if progress is not None:

@@ -4,8 +4,8 @@ import torch
 from transformers import PreTrainedModel
 
 from ziplm.tasks.base import Task
+from ziplm.tasks.finite import finite_outputs
 from ziplm.tasks.heads import Batch, inputs_of
-from ziplm.tasks.inference import finite_outputs
 
 MOST_BYTES = 2**26
 
@@ -40,7 +40,7 @@ class DenseOutputs:
         )
         if key in self._known:
             return self._known[key]
-        outputs = finite_outputs(self._task, self.model, batch)
+        outputs = finite_outputs(self._task.head, self.model, batch)
         if self._bytes + outputs.nbytes <= MOST_BYTES:
             self._known[key] = outputs
             self._bytes += outputs.nbytes

@@ -10,9 +10,8 @@ from ziplm.runs.workers import ALONE, Workers
 from ziplm.stages.dense_outputs import DenseOutputs
 from ziplm.stages.intervals import Interval, difference_interval, metric_intervals
 from ziplm.tasks.base import Features, Predictions, Progress, Task
-from ziplm.tasks.finite import require_finite
+from ziplm.tasks.finite import finite_outputs, require_finite
 from ziplm.tasks.heads import Divergence
-from ziplm.tasks.inference import finite_outputs
 
 BATCH_SIZE = 8  # small, so that the spread between batches shows how certain a difference is
 
@@ -102,7 +101,7 @@ def divergences_of_each(
         wanted = reference(batch)
         parts.append([])
         for model in models:
-            part = task.head.divergence(model, finite_outputs(task, model, batch), wanted, batch)
+            part = task.head.divergence(model, finite_outputs(task.head, model, batch), wanted, batch)
             require_finite("the divergence from the reference model", [torch.tensor(part.total)])
             parts[-1].append(part)
     return [list(of_model) for of_model in zip(*workers.gathered(parts), strict=True)]

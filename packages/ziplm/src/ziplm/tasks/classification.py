@@ -24,9 +24,9 @@ from ziplm.tasks.columns import (
 )
 from ziplm.tasks.encoding import Tokenised, padding_token, require_match
 from ziplm.tasks.files import Table, read_table
-from ziplm.tasks.finite import finite
+from ziplm.tasks.finite import finite, finite_outputs
 from ziplm.tasks.heads import Classification, Head, Regression
-from ziplm.tasks.inference import evaluation_batches, finite_outputs, inference
+from ziplm.tasks.inference import evaluation_batches, inference
 from ziplm.tasks.metrics import METRICS
 from ziplm.tasks.reading import as_is, read_parts
 
@@ -147,7 +147,7 @@ class SequenceTask(Task):
         predictions = np.zeros(len(features), dtype=np.float64 if self.regression else np.int64)
         with inference(model):
             for chosen, batch in evaluation_batches(self, model, features, batch_size, progress):
-                outputs: torch.Tensor = finite_outputs(self, model, batch)  # (batch, classes)
+                outputs: torch.Tensor = finite_outputs(self.head, model, batch)  # (batch, classes)
                 answers = outputs[:, 0].double() if self.regression else outputs.argmax(-1)
                 predictions[chosen] = answers.cpu().numpy()
         return predictions

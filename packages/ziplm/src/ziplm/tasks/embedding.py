@@ -16,9 +16,9 @@ from ziplm.tasks.base import Features, Predictions, Progress, Splits, Task
 from ziplm.tasks.columns import TEXT_NAMES, numbers_of, text_columns, texts_of
 from ziplm.tasks.encoding import Tokenised, padding_token, require_match
 from ziplm.tasks.files import Table, existing, read_table, read_text
-from ziplm.tasks.finite import finite
+from ziplm.tasks.finite import finite, finite_outputs
 from ziplm.tasks.heads import Embedding
-from ziplm.tasks.inference import evaluation_batches, finite_outputs, inference
+from ziplm.tasks.inference import evaluation_batches, inference
 from ziplm.tasks.metrics import pearson, spearman
 from ziplm.tasks.reading import read_parts
 from ziplm.tasks.sentence_folder import Pooling, copy_settings, read_settings
@@ -104,7 +104,7 @@ class EmbeddingTask(Task):
         embeddings = torch.zeros(len(features), model.config.hidden_size)
         with inference(model):
             for chosen, batch in evaluation_batches(self, model, features, batch_size, progress):
-                embeddings[chosen] = finite_outputs(self, model, batch).float().cpu()
+                embeddings[chosen] = finite_outputs(self.head, model, batch).float().cpu()
         return embeddings
 
     def prepare_reference(self, model: PreTrainedModel, features: Sequence[Features]) -> None:

@@ -4,8 +4,10 @@ import math
 from collections.abc import Iterable
 
 import torch
+from transformers import PreTrainedModel
 
 from ziplm.errors import NotFinite
+from ziplm.tasks.heads import Batch, Head
 
 HINT = "check the weights of the model, or load it in float32"
 
@@ -19,6 +21,13 @@ def require_finite(what: str, values: Iterable[torch.Tensor]) -> None:
     """
     if not all(bool(value.isfinite().all()) for value in values):
         raise NotFinite(f"{what} are not finite", HINT)
+
+
+def finite_outputs(head: Head, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
+    """Return the outputs of a model's head for a batch; raise NotFinite if they are not finite."""
+    made = head.outputs(model, batch)
+    require_finite("the model's outputs", [made])
+    return made
 
 
 def finite(metrics: dict[str, float]) -> dict[str, float]:

@@ -8,15 +8,7 @@ from transformers import PreTrainedModel
 
 from ziplm.errors import UsageError
 from ziplm.tasks.base import Features, Progress, Task
-from ziplm.tasks.finite import require_finite
 from ziplm.tasks.heads import Batch
-
-
-def finite_outputs(task: Task, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-    """Return the outputs of the task's head for a batch; raise NotFinite if they are not finite."""
-    made = task.head.outputs(model, batch)
-    require_finite("the model's outputs", [made])
-    return made
 
 
 @contextmanager

@@ -17,9 +17,9 @@ from ziplm.tasks.base import Features, Predictions, Progress, Splits, Task
 from ziplm.tasks.columns import text_columns, texts_of
 from ziplm.tasks.encoding import Examples, encoded, padding_token, require_match
 from ziplm.tasks.files import Table, existing, read_table, read_text
-from ziplm.tasks.finite import finite
+from ziplm.tasks.finite import finite, finite_outputs
 from ziplm.tasks.heads import IGNORED
-from ziplm.tasks.inference import evaluation_batches, finite_outputs, inference
+from ziplm.tasks.inference import evaluation_batches, inference
 from ziplm.tasks.language_model import ROWS, LanguageModel
 from ziplm.tasks.reading import read_parts
 
@@ -77,7 +77,7 @@ class LanguageTask(Task):
         with inference(model):
             head = language_head(model)
             for chosen, batch in evaluation_batches(self, model, features, batch_size, progress):
-                states = finite_outputs(self, model, batch)  # (batch, tokens, hidden)
+                states = finite_outputs(self.head, model, batch)  # (batch, tokens, hidden)
                 labels = batch["labels"]  # (batch, tokens)
                 if self.head.kind == "causal":
                     states, labels = states[:, :-1], labels[:, 1:]

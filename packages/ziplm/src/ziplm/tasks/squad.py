@@ -13,8 +13,9 @@ from ziplm.tasks.base import INPUTS, Features, Predictions, Progress, Splits, Ta
 from ziplm.tasks.columns import require_columns
 from ziplm.tasks.encoding import PORTION, Packed, encoded, padding_token, require_match
 from ziplm.tasks.files import Table, existing, read_json_records, read_table
+from ziplm.tasks.finite import finite_outputs
 from ziplm.tasks.heads import Spans
-from ziplm.tasks.inference import evaluation_batches, finite_outputs, inference
+from ziplm.tasks.inference import evaluation_batches, inference
 from ziplm.tasks.reading import read_parts
 from ziplm.tasks.squad_metrics import best_score, exact_match, f1
 
@@ -141,7 +142,7 @@ class SquadTask(Task):
         best: dict[int, tuple[float, str, tuple[str, ...]]] = {}
         with inference(model):
             for chosen, batch in evaluation_batches(self, model, features, batch_size, progress):
-                logits = finite_outputs(self, model, batch).float().cpu().numpy()  # (batch, 2, tokens)
+                logits = finite_outputs(self.head, model, batch).float().cpu().numpy()  # (batch, 2, tokens)
                 for index, (starts, ends) in zip(chosen, logits, strict=True):
                     window = features[index]
                     score, answer = self.answer(starts, ends, window)

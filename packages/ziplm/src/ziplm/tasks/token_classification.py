@@ -13,8 +13,9 @@ from ziplm.tasks.base import Features, Predictions, Progress, Splits, Task
 from ziplm.tasks.columns import classes_in, label_column, labels_of, model_labels, outputs_of, require_columns
 from ziplm.tasks.encoding import Tokenised, encoded, padding_token, require_match
 from ziplm.tasks.files import Table, read_table
+from ziplm.tasks.finite import finite_outputs
 from ziplm.tasks.heads import IGNORED, TokenClassification
-from ziplm.tasks.inference import evaluation_batches, finite_outputs, inference
+from ziplm.tasks.inference import evaluation_batches, inference
 from ziplm.tasks.reading import as_is, read_parts
 
 WORD_NAMES = ("tokens", "words")
@@ -111,7 +112,7 @@ class TokenTask(Task):
         counts = {name: np.zeros(len(features), dtype=np.int64) for name in COUNTS}
         with inference(model):
             for chosen, batch in evaluation_batches(self, model, features, batch_size, progress):
-                guesses = finite_outputs(self, model, batch).argmax(-1).cpu().numpy()  # (batch, tokens)
+                guesses = finite_outputs(self.head, model, batch).argmax(-1).cpu().numpy()  # (batch, tokens)
                 for index, guess, label in zip(chosen, guesses, batch["labels"].cpu().numpy(), strict=True):
                     counted = label != IGNORED
                     right = np.sum(guess[counted] == label[counted])
