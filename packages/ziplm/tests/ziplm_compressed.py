@@ -52,6 +52,7 @@ def options_for(files: Path, architecture: str, output: Path, **more: Any) -> di
         "calibration_batch_size": 16,
         "evaluations": 5,
         "threads": 1,
+        **({} if more.get("method") == "ziplm" else {"refit": True}),  # off by default for classifiers
         **more,
     }
 

@@ -35,3 +35,13 @@ def test_a_refit_is_tried_with_few_samples_first(
 def test_few_samples_are_used_at_once(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refit_steps, "is_promising", lambda trial: pytest.fail("there is nothing to try"))
     ziplm.compress(**options_for(files, "bert", tmp_path / "run", speedup=[2], evaluations=0))
+
+
+@pytest.mark.parametrize(("architecture", "refits"), [("bert", False), ("gpt2", True)])
+def test_models_that_read_a_single_token_are_refitted_only_if_asked(
+    files: Path, tmp_path: Path, architecture: str, refits: bool
+) -> None:
+    options = options_for(files, architecture, tmp_path / "run", speedup=[2], evaluations=0)
+    del options["refit"]
+    (member,) = ziplm.compress(**options)
+    assert (member.metrics["refit"] is not None) == refits

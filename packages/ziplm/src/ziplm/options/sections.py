@@ -234,8 +234,11 @@ class MethodOptions(Section):
         "method",
         "Loss of the search: divergence from the dense model (kl), or the task's own.",
     )
-    refit: bool = option(
-        True, "method", "Fit the remaining weights to the dense model, and keep the result if it helps."
+    refit: bool | None = option(
+        None,
+        "method",
+        "Fit the remaining weights to the dense model, and keep the result if it helps.",
+        unset="on, but off for models that read a single token of a text, such as classifiers",
     )
 
 

@@ -62,7 +62,7 @@ class CompressOptions(TypedDict, total=False):
     search: Search
     evaluations: int
     loss: Loss
-    refit: bool
+    refit: bool | None
     mode: Mode
     preset: str | None
     dense_epochs: float

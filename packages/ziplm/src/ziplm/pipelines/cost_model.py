@@ -22,7 +22,6 @@ from ziplm.stages.prune import in_chunks
 from ziplm.stages.race import batch_size_on
 from ziplm.stages.refit import MOST_SAMPLES, TRIAL_SAMPLES
 from ziplm.tasks.base import Features
-from ziplm.tasks.heads import Classification
 from ziplm.tasks.language_model import LanguageModel
 
 # What the probe does not measure.
@@ -171,7 +170,7 @@ class CostModel:
 
     def _refit(self, speedup: float) -> float:
         faster = self._in_torch(speedup)
-        if not self._options.refit or faster == 1:
+        if not self._start.refits or faster == 1:
             return 0.0
         times, samples = self._times, self._start.samples
         sums = times.statistics - times.forward
@@ -183,8 +182,8 @@ class CostModel:
             return whole
         trial = TRIAL_SAMPLES / count * fitting * self._tokens(samples.calibration)
         trial += self._comparison(samples.judging, faster, models=2)
-        # So far, refits have never helped classifiers, and always language models and embedders.
-        return trial if isinstance(self._start.task.head, Classification) else trial + whole
+        # So far, refits have never helped models that read one token, and always the others.
+        return trial if self._start.task.head.reads_one_token else trial + whole
 
     def _tokens(self, samples: Sequence[Features]) -> int:
         return padded_tokens(samples, self._options.calibration_batch_size)

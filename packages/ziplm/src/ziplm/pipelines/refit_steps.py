@@ -23,7 +23,7 @@ def refit_if_better(
     Returns:
         The model that is kept, and how the two compare; None without refit.
     """
-    if not start.options.refit:
+    if not start.refits:
         return small, None
     samples = pruned.samples
     with run.stage("refit") as advance:

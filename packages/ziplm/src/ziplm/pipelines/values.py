@@ -74,6 +74,16 @@ class Start:
         """The dense model's outputs, with which all models are compared."""
         return DenseOutputs(self.dense, self.task)
 
+    @property
+    def refits(self) -> bool:
+        """Whether models are refitted.
+
+        A refit fits the hidden states of all tokens. Where the model reads a single one, it has made members
+        worse whenever it was tried (bench/oneshot.py sst2 and mrpc), and that took a tenth of a run to find.
+        """
+        asked = self.options.refit
+        return asked if asked is not None else not self.task.head.reads_one_token
+
     def remaining_branches(self, model: PreTrainedModel) -> list[Branch]:
         """Return the branches of a model that can still be pruned."""
         return [branch for branch in self.architecture.branches(model) if branch.groups]

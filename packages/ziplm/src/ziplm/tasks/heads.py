@@ -58,6 +58,8 @@ class Head(ABC):
 
     pooled = False
     """Whether an output is a mean over many tokens, in which their errors add up."""
+    reads_one_token = False
+    """Whether an output follows from the last hidden state of a single token."""
     has_loss = True
     """Whether models with this head return logits, and a loss if they are given labels."""
     pooling: Literal["mean", "cls"] | None = None
@@ -111,6 +113,8 @@ class Head(ABC):
 
 class Classification(Head):
     """One class for each sample, from logits (batch, classes)."""
+
+    reads_one_token = True
 
     def outputs(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
         """Return logits, (batch, classes)."""
@@ -178,6 +182,8 @@ class Spans(Head):
 class Regression(Head):
     """Real numbers for each sample, usually one, of shape (batch, outputs)."""
 
+    reads_one_token = True
+
     def outputs(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
         """Return predictions, (batch, outputs)."""
         return model(**inputs_of(batch)).logits
@@ -207,6 +213,7 @@ class Embedding(Head):
     def __init__(self, pooling: Literal["mean", "cls"] = "mean") -> None:
         self.pooling: Literal["mean", "cls"] = pooling
         self.pooled = pooling == "mean"
+        self.reads_one_token = pooling == "cls"
 
     def outputs(self, model: PreTrainedModel, batch: Batch) -> torch.Tensor:
         """Return embeddings of unit length, (batch, hidden)."""
