@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import ziplm
-from checkouts import start_compress
+from checkouts import compress_arguments, start_command
 from gradual_parts import copy
 from harness import announce
 from latency_profiler import LatencyTable
@@ -135,7 +135,7 @@ class Bench:
         common = ("speedup", "output", "train_file", "validation_file", "latency_table", "search_samples")
         given = {name: getattr(options, name) for name in (*common, "threads", "seed")}
         given["latency_table"] = str(self._older_table())
-        made = start_compress(checkout, self.model_folder, self.experiment.task, given)
+        made = start_command(checkout, *compress_arguments(self.model_folder, self.experiment.task, given))
         if made.wait():
             raise SystemExit(f"the run with the code of {checkout} failed")
         with opened(self.options("default")) as run:

@@ -3,6 +3,7 @@
     nox -s bench -- stages_defaults                           # texts as long as those of SST-2
     nox -s bench -- stages_defaults --length 384              # texts of 384 tokens: hours
     nox -s bench -- stages_defaults --against CHECKOUT        # beside a run with the code of a checkout
+    nox -s bench -- stages_defaults --against CHECKOUT --demo # the same for `ziplm demo`
 
 Weights and words are random. Times are CPU seconds of one thread, and multiples of one forward pass of the
 dense model over the calibration samples, a unit that carries over to other machines. With --against, both
@@ -10,7 +11,6 @@ runs go at the same time, so that they meet the same load; only their totals are
 """
 
 import argparse
-import os
 import random
 import tempfile
 import time
@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import ziplm
-from checkouts import start_compress
+from checkouts import compare, compress_arguments
 from harness import announce, print_table
 from stages import WORDS, Watch, word_tokenizer
 from transformers import BertConfig, BertForSequenceClassification
@@ -33,8 +33,8 @@ TARGETS = {"speedup": [2, 4], "threads": 1, "clock": "cpu"}
 PARTS = {"calibrate: gradients": "calibrate", "calibrate: inputs": "calibrate", "fit: measure": "fit"}
 
 
-def make_inputs(folder: Path, length: int | None) -> None:
-    """Save a random BERT-base with a tokenizer, and texts for its task."""
+def make_inputs(folder: Path, length: int | None) -> Path:
+    """Save a random BERT-base with a tokenizer, and texts for its task; return the folder of the model."""
     torch.manual_seed(0)
     model = KIND(BertConfig())
     ziplm.save(model, folder / "dense", word_tokenizer(decoder=False))
@@ -45,6 +45,7 @@ def make_inputs(folder: Path, length: int | None) -> None:
             words = length - 2 if length else round(min(60.0, max(1.0, draw.lognormvariate(*LENGTHS[name]))))
             rows.append(" ".join(f"w{draw.randrange(WORDS)}" for _ in range(words)) + f",{number % 2}")
         (folder / f"{name}.csv").write_text("\n".join(rows) + "\n")
+    return folder / "dense"
 
 
 def options_for(folder: Path, output: str, length: int | None) -> dict[str, Any]:
@@ -87,31 +88,6 @@ def run_here(folder: Path, length: int | None) -> tuple[dict[str, float], float]
     return seconds, watch.most
 
 
-def compare(folder: Path, length: int | None, checkouts: list[Path]) -> None:
-    """Run the command with the code of several checkouts at the same time, and print what each takes."""
-    running = {}
-    for number, checkout in enumerate(checkouts):
-        options = options_for(folder, f"run{number}", length)
-        running[start_compress(checkout, folder / "dense", "classification", options).pid] = checkout
-    start = time.perf_counter()
-    rows: list[tuple[str, float, str, str]] = []
-    while running:
-        pid, status, used = os.wait4(-1, 0)
-        if pid not in running:
-            continue
-        finished = running.pop(pid)
-        if status:
-            raise SystemExit(f"the run with the code of {finished} failed")
-        spent, wall = used.ru_utime + used.ru_stime, time.perf_counter() - start
-        rows.append((str(finished), spent, f"{wall:.0f}", f"{used.ru_maxrss / 1024:.0f}"))
-    least = min(row[1] for row in rows)
-    print_table(
-        "the same run with the code of each checkout, at the same time",
-        ["", "CPU seconds", "over the least", "wall seconds", "peak memory, MiB"],
-        [[name, f"{spent:.0f}", f"{spent / least:.2f}", *rest] for name, spent, *rest in rows],
-    )
-
-
 def main() -> None:
     """Run the stages in this process, or compare whole runs with those of another checkout."""
     parser = argparse.ArgumentParser(
@@ -119,13 +95,25 @@ def main() -> None:
     )
     parser.add_argument("--length", type=int, help="tokens of all texts (as in SST-2)")
     parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="another checkout to compare with")
+    parser.add_argument("--demo", action="store_true", help="compare runs of `ziplm demo` instead")
     given = parser.parse_args()
+    if given.demo and not given.against:
+        parser.error("--demo needs --against")
     announce("ziplm, stages at the defaults", "ziplm", "torch", "transformers")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        make_inputs(folder, given.length)
+        dense = make_inputs(folder, given.length)
         if given.against:
-            compare(folder, given.length, [Path(__file__).resolve().parents[1], given.against.resolve()])
+            checkouts = [Path(__file__).resolve().parents[1], given.against.resolve()]
+            outputs = {checkout: f"run{number}" for number, checkout in enumerate(checkouts)}
+            if given.demo:
+                commands = {each: ["demo", "--output", str(folder / name)] for each, name in outputs.items()}
+            else:
+                commands = {
+                    each: compress_arguments(dense, "classification", options_for(folder, name, given.length))
+                    for each, name in outputs.items()
+                }
+            compare("the same command with the code of each checkout, at the same time", commands)
             return
         unit = forward_seconds(folder)
         seconds, peak = run_here(folder, given.length)
