@@ -163,7 +163,11 @@ def _under_metric(metric: torch.Tensor, W: torch.Tensor) -> torch.Tensor:
     if metric.ndim == 1:
         _checks.semidefinite_spectrum("metric", float(metric.min()), float(metric.max()))
         return metric.clamp(min=0).sqrt()[:, None] * W
-    eigenvalues, vectors = torch.linalg.eigh(_checks.symmetrised("metric", metric))
+    symmetric = _checks.symmetrised("metric", metric)
+    factor, singular = torch.linalg.cholesky_ex(symmetric)
+    if not singular:  # a tenth of the time of the eigenvalues
+        return factor.mT @ W
+    eigenvalues, vectors = torch.linalg.eigh(symmetric)
     _checks.semidefinite_spectrum("metric", float(eigenvalues[0]), float(eigenvalues[-1]))
     positive = eigenvalues > 0
     root: torch.Tensor = vectors[:, positive].mul_(eigenvalues[positive].sqrt()).mT  # (r', r)
