@@ -237,16 +237,6 @@ def report() -> None:
             ]
             for row in sorted(own, key=lambda row: (row.get("target", 0), row.get("steps", 0), row["method"]))
         ]
-        columns = [
-            "",
-            "target",
-            "steps",
-            "seed",
-            "speedup",
-            *splits,
-            "KL to dense",
-            "loss apart",
-            "learning rate",
-            "training, s",
-        ]
-        print_table(task, columns, lines)
+        columns = ["", "target", "steps", "seed", "speed", *splits, "KL", "apart", "rate", "seconds"]
+        note = "KL: to the dense model, on the first of these splits; apart: loss on the samples kept apart"
+        print_table(task, columns, lines, note=note)
