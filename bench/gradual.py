@@ -55,7 +55,7 @@ def main() -> None:
         nargs="+",
         default=list(gradual_modes.METHODS),
         choices=gradual_modes.METHODS,
-        help="rows of modes (all)",
+        help="rows of modes, and models of gpt2 (all)",
     )
     settings = parser.add_argument_group("settings")
     for name, values in (("labels", [0.0, 0.2, 1.0]), ("rates", [2.6e-4, 1.3e-4, 3.3e-5]), ("tokens", [0.5])):
@@ -85,7 +85,7 @@ def main() -> None:
         gradual_distill.report()
     else:
         if not options.report:
-            gradual_gpt2.run(options.data, steps[0])
+            gradual_gpt2.run(options.data, steps[0], options.methods)
         gradual_gpt2.report()
 
 

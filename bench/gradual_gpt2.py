@@ -9,7 +9,7 @@ has the defaults.
 """
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -117,19 +117,25 @@ def smaller_models(after: int) -> Iterator[Smaller]:
     yield Smaller(True, replace(recipe, learning_rate=LEARNING_RATE, max_steps=after))
 
 
-def run(data: Path, steps: int) -> None:
-    """Make and judge every model that is missing, then measure all models together."""
+def run(data: Path, steps: int, methods: Sequence[str]) -> None:
+    """Make and judge every model that is missing, then measure all models together.
+
+    Args:
+        data: folder with the published datasets.
+        steps: steps after those of the dense model.
+        methods: which models to make: "gradual", "finetune", and smaller ones with "kept layers".
+    """
     files = {"test": data / "wikitext-2" / "test.txt"}
     judge = Judge("causal-lm", MODEL, files, CONTEXT)
     _keep_row("dense", MODEL, judge)
     target = _speedup_of_layers(options_of(data, 2.0, steps))
     options = options_of(data, target, steps)
     table = table_file(HERE, options)
-    for mode in ("gradual", "finetune"):
+    for mode in [mode for mode in ("gradual", "finetune") if mode in methods]:
         for member in compress(options_of(data, target, steps, mode), table):
             _keep_row(f"{mode} to {member.target}", member.folder, judge)
     features = judge.training(data / "wikitext-2" / "train.txt")
-    for smaller in smaller_models(steps):
+    for smaller in smaller_models(steps) if "kept layers" in methods else ():
         folder, training = HERE / "smaller" / smaller.name, HERE / "training" / smaller.name
         if not (folder / "config.json").exists():
             print(smaller.name, flush=True)
