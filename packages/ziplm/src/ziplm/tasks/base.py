@@ -231,11 +231,30 @@ class Task(ABC):
         """Copy files of a checkpoint that belong to neither model nor tokenizer. By default, copy nothing."""
 
     def batches(
-        self, features: Sequence[Features], batch_size: int, device: torch.device | str = "cpu"
+        self,
+        features: Sequence[Features],
+        batch_size: int,
+        device: torch.device | str = "cpu",
+        most_tokens: int | None = None,
     ) -> Iterator[tuple[list[int], Batch]]:
-        """Yield batches of similarly long examples, each with the indices of its examples; deterministic."""
-        order = sorted(range(len(features)), key=lambda index: (len(features[index]["input_ids"]), index))
-        for start in range(0, len(order), batch_size):
-            chosen = order[start : start + batch_size]
-            batch = self.collate([features[index] for index in chosen])
-            yield chosen, {name: value.to(device) for name, value in batch.items()}
+        """Yield batches of similarly long examples, each with the indices of its examples; deterministic.
+
+        The order of the examples depends neither on the batch size nor on `most_tokens`.
+
+        Args:
+            features: the examples.
+            batch_size: largest number of examples in a batch.
+            device: device of the batches.
+            most_tokens: largest number of tokens in a batch of several examples, with padding.
+        """
+        lengths = [len(feature["input_ids"]) for feature in features]
+        order = sorted(range(len(features)), key=lambda index: (lengths[index], index))
+        chosen: list[int] = []
+        for place, index in enumerate(order, start=1):
+            chosen.append(index)
+            following = lengths[order[place]] if place < len(order) else 0  # the longest if it is added
+            full = most_tokens is not None and (len(chosen) + 1) * following > most_tokens
+            if len(chosen) == batch_size or full or place == len(order):
+                batch = self.collate([features[number] for number in chosen])
+                yield chosen, {name: value.to(device) for name, value in batch.items()}
+                chosen = []
