@@ -38,7 +38,7 @@ QUICK: dict[str, Any] = {
     "calibration_samples": 768,
     "search_samples": 128,
     "evaluations": 16,
-    "profile_seconds": 40.0,
+    "profile_seconds": 25.0,
     "measure_seconds": 12.0,
 }
 # The two regimes that the decoder is compressed for: batches of text, and text generation.

@@ -19,7 +19,7 @@ from ziplm.stages.calibrate import gather_fisher, gather_statistics
 from ziplm.tasks.base import Features
 from ziplm.tasks.heads import Batch, inputs_of
 
-PART_SECONDS = 0.7  # of forward passes for each part of the probe; other parts take a few times as long
+PART_SECONDS = 0.4  # of forward passes for each part of the probe; other parts take a few times as long
 BATCH_TOKENS = 256  # of each batch, if the run's batches are not smaller: with fewer, a token takes longer
 FEWEST_BATCHES, MOST_BATCHES = 2, 16
 PRUNED_COLUMNS = 1024  # of the small pruning
