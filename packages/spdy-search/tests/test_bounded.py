@@ -55,7 +55,7 @@ def test_bound_and_exactness_hold_against_brute_force_at_any_effort(kinds, data,
 
 
 def test_the_only_assignment_may_have_more_excess_than_any_single_level():
-    """Excesses add up over the modules, so that all levels within a limit are not all assignments within it."""
+    """Excesses add up over modules: all levels within a limit are not all assignments within it."""
     costs = {
         "a": [[0.1, 0.0], [0.0, -15.0], [-65.0], [0.3, 0.0]],
         "b": [[0.0, 0.0], [0.0, 0.1], [0.0], [0.0, 0.0]],

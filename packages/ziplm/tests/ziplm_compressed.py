@@ -57,6 +57,19 @@ def options_for(files: Path, architecture: str, output: Path, **more: Any) -> di
     }
 
 
+def command_line(options: dict[str, Any]) -> list[str]:
+    """Return the arguments of `ziplm` that stand for options of `compress`."""
+    line = ["compress", str(options["model"])]
+    for name, value in options.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            line.append(f"--{flag}" if value else f"--no-{flag}")
+        elif name != "model":
+            for each in value if isinstance(value, list) else [value]:
+                line += [f"--{flag}", str(each)]
+    return line
+
+
 def without_times(metrics: dict[str, Any]) -> dict[str, Any]:
     """Return a report without what differs between two runs with the same result."""
     times = ("seconds", "cpu_seconds", "bytes_on_disk", "command")

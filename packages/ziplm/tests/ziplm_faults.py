@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from latency_profiler import LatencyTable
-from ziplm_compressed import options_for, without_times, write_files
+from ziplm_compressed import command_line, options_for, without_times, write_files
 from ziplm_gradual import gradual_options
 from ziplm_killed import CONTEXT
 
@@ -53,18 +53,9 @@ def fault_options(files: Path, kind: str, output: Path) -> dict[str, Any]:
     return options_for(files, "bert", output, speedup=[1.5, 3])
 
 
-def command_line(options: dict[str, Any]) -> list[str]:
-    """Return the arguments of `ziplm` that make the run."""
-    line = ["compress", str(options["model"]), "--quiet"]
-    for name, value in options.items():
-        flag = f"--{name.replace('_', '-')}"
-        if name == "dropout":
-            line.append(flag if value else "--no-dropout")
-        elif name != "model":
-            line += [
-                part for each in (value if isinstance(value, list) else [value]) for part in (flag, str(each))
-            ]
-    return line
+def quiet_line(options: dict[str, Any]) -> list[str]:
+    """Return the arguments of `ziplm` that make the run, without its progress."""
+    return [*command_line(options), "--quiet"]
 
 
 class Command:

@@ -60,6 +60,7 @@ def shared_options(files: Path, name: str, output: Path, **more: Any) -> dict[st
         "calibration_batch_size": 6,  # seven batches: shares are not equal
         "evaluations": 6,
         "threads": 1,
+        "refit": True,  # off by default for classifiers
         "speedup": [2],
         **more,
     }

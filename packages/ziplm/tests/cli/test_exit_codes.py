@@ -1,5 +1,6 @@
 """Every error is one short line with a documented exit code, whatever the command line and its files hold."""
 
+import json
 import os
 import re
 import shutil
@@ -13,7 +14,7 @@ import ziplm
 from click.testing import CliRunner, Result
 from ziplm import errors
 from ziplm.cli import main
-from ziplm_compressed import options_for, write_files
+from ziplm_compressed import command_line, options_for, write_files
 from ziplm_faults import Command, give_up_permissions, needs_permissions
 from ziplm_models import tiny_model
 
@@ -133,10 +134,7 @@ def test_paths_in_a_config_file_are_relative_to_it(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = options_for(Path(), "bert", Path("run"), speedup=2)
-    lines = [
-        f'{name} = "{value}"' if isinstance(value, str) else f"{name} = {value}"
-        for name, value in values.items()
-    ]
+    lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
     (files / "config.toml").write_text("\n".join(lines))
     monkeypatch.chdir(tmp_path)
     result = invoke("compress", "--config", files / "config.toml")
@@ -195,11 +193,9 @@ main(prog_name="ziplm")
 @pytest.mark.parametrize("limit", [0, 100, 2000, 20_000])
 def test_a_write_that_fails_in_a_library_is_a_failed_write(files: Path, tmp_path: Path, limit: int) -> None:
     """The limit of file sizes stands for a full disk: libraries meet it in the same calls."""
-    line: list[object] = ["compress"]
-    for name, value in options_for(files, "bert", tmp_path / "run", speedup=2).items():
-        line += [value] if name == "model" else [f"--{name.replace('_', '-')}", value]
+    line = command_line(options_for(files, "bert", tmp_path / "run", speedup=2))
     ended = subprocess.run(
-        [sys.executable, "-c", LIMITED, *map(str, line), "--quiet", str(limit)],
+        [sys.executable, "-c", LIMITED, *line, "--quiet", str(limit)],
         capture_output=True,
         text=True,
         timeout=120,

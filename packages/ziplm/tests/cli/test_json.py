@@ -13,7 +13,7 @@ from ziplm.cli.benchmark import _digits
 from ziplm.results.sizes import sizes_text
 from ziplm.results.table import metric_texts, speed_text
 from ziplm.stages import measure
-from ziplm_compressed import LENGTH, options_for, write_files
+from ziplm_compressed import LENGTH, command_line, options_for, write_files
 
 
 def invoke(*arguments: object) -> Result:
@@ -38,13 +38,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_files(tmp_path_factory.mktemp("files"))
 
 
-def compress_command(files: Path) -> list[object]:
-    options = options_for(files, "bert", files / "run", speedup=[1.5, 2])
-    command: list[object] = ["compress", options.pop("model")]
-    for name, value in options.items():
-        for each in value if isinstance(value, list) else [value]:
-            command += [f"--{name.replace('_', '-')}", each]
-    return command
+def compress_command(files: Path) -> list[str]:
+    return command_line(options_for(files, "bert", files / "run", speedup=[1.5, 2]))
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner, Result
 from ziplm.cli import main
 from ziplm.cli.report import report_line
-from ziplm_compressed import options_for, write_files
+from ziplm_compressed import command_line, options_for, write_files
 from ziplm_reports import write_run
 
 
@@ -84,11 +84,7 @@ def test_a_failing_report_does_not_fail_a_finished_run(run: Path) -> None:
 @pytest.mark.parametrize("as_json", [False, True])
 def test_compress_ends_with_its_report(tmp_path: Path, as_json: bool) -> None:
     given = options_for(write_files(tmp_path), "bert", tmp_path / "run", speedup=[1.5])
-    words: list[object] = ["compress", given.pop("model"), *(["--json"] if as_json else [])]
-    for name, value in given.items():
-        for each in value if isinstance(value, list) else [value]:
-            words += [f"--{name.replace('_', '-')}", each]
-    result = invoke(*words)
+    result = invoke(*command_line(given), *(["--json"] if as_json else []))
     assert result.exit_code == 0, result.output
     line = f"report: {tmp_path / 'run' / 'report.html'}"
     assert line in (result.stderr if as_json else result.stdout)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from datasets import Dataset
 from ziplm import BadRun, Family, UsageError
 from ziplm.cli import main
-from ziplm_compressed import Recorder, options_for, without_times, words
+from ziplm_compressed import Recorder, command_line, options_for, without_times, words
 from ziplm_pipeline import CLASSIFIER, assert_same_parameters, lively_model, parameters_of
 from ziplm_text import letter_tokenizer
 
@@ -166,12 +166,10 @@ def test_a_report_holds_the_command_line(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = options_for(files, "bert", tmp_path / "my run", speedup=2)
-    line = ["compress", options.pop("model")]
-    for name, value in options.items():
-        line += [f"--{name.replace('_', '-')}", str(value)]
+    line = command_line(options)
     monkeypatch.setattr("sys.argv", ["/usr/bin/ziplm", *line])
     result = CliRunner().invoke(main, line)
     assert result.exit_code == 0, result.output
     command = json.loads((tmp_path / "my run" / "2x" / "metrics.json").read_text())["command"]
     assert command.startswith(f"ziplm compress {files / 'bert'} --task classification --output '")
-    assert command.endswith("--threads 1 --speedup 2")
+    assert command.endswith("--threads 1 --refit --speedup 2")

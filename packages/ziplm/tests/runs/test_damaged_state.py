@@ -13,7 +13,7 @@ import ziplm
 from click.testing import CliRunner, Result
 from safetensors.torch import load_file, save_file
 from ziplm.cli import main
-from ziplm_compressed import options_for, write_files
+from ziplm_compressed import command_line, options_for, write_files
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda data: b"",
@@ -51,10 +51,8 @@ def run(made: Path) -> Any:
 
 def compress(folder: Path) -> Result:
     """Call `ziplm compress`, to resume the run."""
-    line: list[object] = ["compress", "--recover", 0.5]
-    for name, value in options_for(folder / "files", "bert", folder / "run", speedup=2).items():
-        line += [value] if name == "model" else [f"--{name.replace('_', '-')}", value]
-    return CliRunner().invoke(main, [str(part) for part in line])
+    options = options_for(folder / "files", "bert", folder / "run", speedup=2, recover=0.5)
+    return CliRunner().invoke(main, command_line(options))
 
 
 def assert_bad_run(result: Result, name: str) -> None:

@@ -19,8 +19,8 @@ from ziplm_faults import (
     SEED,
     Command,
     assert_same_run,
-    command_line,
     fault_options,
+    quiet_line,
     write_fault_files,
 )
 from ziplm_killed import Kill, run, run_to_point
@@ -125,7 +125,7 @@ def try_six_at_once(files: Path, tmp_path: Path, rounds: int) -> None:
     """Let six commands want a folder, kill the one that works in it, and let the next six resume."""
     ziplm.compress(**fault_options(files, "oneshot", tmp_path / "whole"))
     folder, dice = tmp_path / "run", random.Random(SEED)
-    line = command_line(fault_options(files, "oneshot", folder))
+    line = quiet_line(fault_options(files, "oneshot", folder))
     for last in [*[False] * rounds, True]:
         commands = [Command(line) for _ in range(6)]
         while sum(command.code is None for command in commands) > 1:

@@ -9,7 +9,7 @@ import pytest
 import ziplm
 from click.testing import CliRunner, Result
 from ziplm.cli import main
-from ziplm_compressed import options_for, write_files
+from ziplm_compressed import command_line, options_for, write_files
 
 DOT_FILES = (".env.template", ".notes.20240101", ".a.abcdefgh", f".b.{'0' * 32}.json")
 
@@ -35,10 +35,8 @@ def run(made: Path, tmp_path: Path) -> Path:
 
 def compress(files: Path, output: Path, *more: object) -> Result:
     """Call `ziplm compress`."""
-    line: list[object] = ["compress"]
-    for name, value in options_for(files, "bert", output, speedup=1.5).items():
-        line += [value] if name == "model" else [f"--{name.replace('_', '-')}", value]
-    return CliRunner().invoke(main, [str(part) for part in (*line, *more)])
+    line = command_line(options_for(files, "bert", output, speedup=1.5))
+    return CliRunner().invoke(main, [*line, *map(str, more)])
 
 
 def everything_in(folder: Path) -> dict[str, object]:

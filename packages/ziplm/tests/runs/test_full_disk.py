@@ -23,11 +23,11 @@ from ziplm_faults import (
     KINDS,
     Command,
     assert_same_run,
-    command_line,
     fault_options,
     give_up_permissions,
     limit_files,
     needs_permissions,
+    quiet_line,
     write_fault_files,
 )
 from ziplm_killed import final_name, path_of
@@ -164,11 +164,11 @@ def test_a_disk_that_is_full_at_any_write_loses_nothing(
 
 def try_limits(options: dict[str, Any], limits: list[int]) -> None:
     for limit in limits:
-        code, errors = Command(command_line(options), limit_files, limit).wait()
+        code, errors = Command(quiet_line(options), limit_files, limit).wait()
         assert code == 1, (limit, errors)
         assert len(errors.splitlines()) == 1, errors
         assert len(errors) <= 500
-    code, errors = Command(command_line(options)).wait()
+    code, errors = Command(quiet_line(options)).wait()
     assert code == 0, errors
 
 
@@ -236,7 +236,7 @@ def test_a_folder_that_cannot_be_written_is_a_failed_write_and_keeps_everything(
 ) -> None:
     """In the folder above, a new run cannot begin; in the others, one cannot be resumed."""
     output = place / ("new" if folder == "." else "run")
-    line, before = command_line(fault_options(place / "files", "oneshot", output)), contents(place)
+    line, before = quiet_line(fault_options(place / "files", "oneshot", output)), contents(place)
     with closed(place / folder):
         code, errors = Command(line, give_up_permissions).wait()
     assert code == 1, errors
@@ -259,7 +259,7 @@ def test_a_checkpoint_that_cannot_be_written_is_not_exported_into(place: Path) -
 @needs_permissions
 def test_a_folder_that_can_be_written_again_is_resumed(place: Path) -> None:
     """Control of the tests above, after them."""
-    line = command_line(fault_options(place / "files", "oneshot", place / "run"))
+    line = quiet_line(fault_options(place / "files", "oneshot", place / "run"))
     code, errors = Command(line, give_up_permissions).wait()
     assert code == 0, errors
     assert (place / "run/3x/metrics.json").is_file()

@@ -13,8 +13,8 @@ from ziplm_faults import (
     SEED,
     Command,
     assert_same_run,
-    command_line,
     fault_options,
+    quiet_line,
     write_fault_files,
 )
 from ziplm_interrupted import interrupt_at
@@ -28,7 +28,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def interrupt_again_and_again(files: Path, kind: str, folder: Path, count: int) -> None:
     """Interrupt a run, each process resuming from the one before, and compare it with a whole one."""
     ziplm.compress(**fault_options(files, kind, folder / "whole"))
-    line, dice = command_line(fault_options(files, kind, folder / "run")), random.Random(SEED)
+    line, dice = quiet_line(fault_options(files, kind, folder / "run")), random.Random(SEED)
     codes = []
     for point in [*(dice.randint(1, 25) for _ in range(count)), 0]:
         code, errors = Command(line, interrupt_at, point).wait()
