@@ -166,7 +166,8 @@ def _under_metric(metric: torch.Tensor, W: torch.Tensor) -> torch.Tensor:
     symmetric = _checks.symmetrised("metric", metric)
     factor, singular = torch.linalg.cholesky_ex(symmetric)
     if not singular:  # a tenth of the time of the eigenvalues
-        return factor.mT @ W
+        under: torch.Tensor = factor.mT @ W
+        return under
     eigenvalues, vectors = torch.linalg.eigh(symmetric)
     _checks.semidefinite_spectrum("metric", float(eigenvalues[0]), float(eigenvalues[-1]))
     positive = eigenvalues > 0
