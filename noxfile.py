@@ -199,7 +199,7 @@ def bench(session: nox.Session) -> None:
     chosen, options = session.posargs[:1], session.posargs[1:]
     if unknown := [name for name in chosen if name not in alone + only_asked]:
         session.error(f"no benchmark {unknown[0]!r}; there are: {', '.join(alone + only_asked)}")
-    if chosen == ["architectures"]:
+    if chosen == ["architectures"] or "mpnet" in options:
         session.install("--no-deps", "--require-hashes", "-r", "bench/architectures.txt")
     for name in chosen or alone:
         session.run("python", f"bench/{name}.py", *options, env=ONE_THREAD)

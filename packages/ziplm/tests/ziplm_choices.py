@@ -1,11 +1,12 @@
 """A made-up model with three layers whose loss is known, and choices for it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from ziplm.architectures.base import Branch, Size
 from ziplm.stages.choices import Choices, Levels, Priors
 from ziplm.stages.levels import BranchLevels, size_grid
+from ziplm.tasks.heads import Divergence
 from ziplm_models import HEADS, HIDDEN, WIDTH
 from ziplm_pipeline import linear_table
 
@@ -32,6 +33,14 @@ def true_loss(sizes: Sequence[Size]) -> float:
         [1 - size.groups / branch.groups for size, branch in zip(sizes, BRANCHES, strict=True)]
     )
     return float((HARM * shares.square()).sum())
+
+
+def parts_of(loss: Callable[[Sequence[Size]], float]) -> Callable[[Sequence[Size]], list[Divergence]]:
+    """Return a function for the losses of two batches that are equally hard."""
+    return lambda sizes: 2 * [Divergence(loss(sizes), 1)]
+
+
+true_parts = parts_of(true_loss)
 
 
 def choices_with(**harms: Sequence[float]) -> Choices:

@@ -13,7 +13,16 @@ from ziplm.options.targets import Target
 from ziplm.stages.choices import SECONDS, Choices, best_uniform
 from ziplm.stages.levels import BranchLevels, size_grid
 from ziplm.stages.search import find_levels
-from ziplm_choices import BRANCHES, RIGHT, all_levels, choices_with, predicted, true_loss
+from ziplm_choices import (
+    BRANCHES,
+    RIGHT,
+    all_levels,
+    choices_with,
+    parts_of,
+    predicted,
+    true_loss,
+    true_parts,
+)
 from ziplm_models import HEADS, WIDTH
 from ziplm_pipeline import linear_table
 
@@ -45,7 +54,7 @@ def test_the_smallest_reachable_budget_can_be_met() -> None:
     choices = choices_with(one=RIGHT)
     seconds = choices.smallest_seconds
     choices.require_reachable({SECONDS: seconds}, "everything")
-    found = find_levels(choices, {SECONDS: seconds}, ["one"], true_loss, true_loss)
+    found = find_levels(choices, {SECONDS: seconds}, ["one"], true_loss, true_parts)
     assert choices.sizes(found.levels) == {"attention": [0] * 3, "ffn": [0] * 3}
 
 
@@ -59,7 +68,7 @@ def test_a_removed_branch_has_a_single_level_and_counts_in_the_dense_time() -> N
         {SECONDS: choices.smallest_seconds * 1.5},
         ["one"],
         lambda sizes: float(sum(size.groups for size in sizes)),
-        lambda r: 0.0,
+        parts_of(lambda sizes: 0.0),
     )
     assert found.levels[0] == 0
     assert choices.chosen(found.levels)[0] == Size(0, 4)
@@ -72,10 +81,10 @@ def test_all_budgets_are_met_at_once() -> None:
     slow = choices_with(one=RIGHT)
     choices = Choices(slow.levels, slow._priors, slow.table, {"params": parameters})
     budgets = {SECONDS: choices.dense_seconds / 1.2, "params": 0.3 * sum(row[0] for row in parameters)}
-    found = find_levels(choices, budgets, ["one"], true_loss, true_loss, evaluations=20)
+    found = find_levels(choices, budgets, ["one"], true_loss, true_parts, evaluations=20)
     assert choices.total("params", found.levels) <= budgets["params"]
     assert predicted(choices, found.levels) <= budgets[SECONDS]
-    alone = find_levels(slow, {SECONDS: budgets[SECONDS]}, ["one"], true_loss, true_loss, evaluations=20)
+    alone = find_levels(slow, {SECONDS: budgets[SECONDS]}, ["one"], true_loss, true_parts, evaluations=20)
     assert choices.total("params", alone.levels) > budgets["params"]  # control: the second budget binds
     with pytest.raises(UnreachableTarget, match="with everything removed 0 params are left"):
         choices.require_reachable({"params": -1.0}, "target")
@@ -103,7 +112,7 @@ def test_the_uniform_solution_is_the_best_of_all_uniform_assignments() -> None:
     plain = choices_with(one=RIGHT)
     choices = Choices(plain.levels, plain._priors, plain.table, uniform=True)
     budgets = {SECONDS: choices.dense_seconds / 2}
-    found = find_levels(choices, budgets, ["one"], true_loss, true_loss)
+    found = find_levels(choices, budgets, ["one"], true_loss, true_parts)
     sizes = choices.sizes(found.levels)
     assert all(len(set(own)) == 1 for own in sizes.values())
     assert predicted(choices, found.levels) <= budgets[SECONDS]

@@ -19,7 +19,7 @@ from ziplm.stages.measure import compare_models
 from ziplm.stages.profile import latency_table
 from ziplm.stages.search import find_levels
 from ziplm.tasks import TASKS, make_task
-from ziplm_choices import RIGHT, choices_with, predicted, true_loss
+from ziplm_choices import WRONG, choices_with, parts_of, predicted, true_loss, true_parts
 from ziplm_finetune import train
 from ziplm_pipeline import ARCHITECTURES, CLASSIFIER, lively_model, samples, task_for
 from ziplm_tasks import file_for, model_for
@@ -106,12 +106,12 @@ def losses_with(value: float, after: int) -> Callable[[Sequence[int]], float]:
 def test_a_search_with_a_loss_that_is_not_finite_is_an_error(
     value: float, loss_after: int, judge_after: int
 ) -> None:
-    choices = choices_with(right=RIGHT)
+    choices = choices_with(wrong=WRONG)
     budgets = {"seconds": 0.5 * predicted(choices, (0,) * 6)}
-    loss, judge = losses_with(value, loss_after), losses_with(value, judge_after)
+    loss, judge = losses_with(value, loss_after), parts_of(losses_with(value, judge_after))
     with pytest.raises(NotFinite, match="the loss of a shrunk model is"):
-        find_levels(choices, budgets, ["right"], loss, judge, evaluations=5)
-    find_levels(choices, budgets, ["right"], true_loss, true_loss, evaluations=5)  # control
+        find_levels(choices, budgets, ["wrong"], loss, judge, evaluations=20)
+    find_levels(choices, budgets, ["wrong"], true_loss, true_parts, evaluations=20)  # control
 
 
 def test_a_broken_model_is_not_measured() -> None:

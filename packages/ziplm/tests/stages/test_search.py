@@ -10,7 +10,8 @@ from ziplm import BadRun, UnreachableTarget, UsageError
 from ziplm.architectures.base import Size
 from ziplm.stages.choices import SECONDS, Choices
 from ziplm.stages.search import Found, find_levels
-from ziplm_choices import RIGHT, WRONG, choices_with, predicted, true_loss
+from ziplm.tasks.heads import Divergence
+from ziplm_choices import RIGHT, WRONG, choices_with, parts_of, predicted, true_loss, true_parts
 
 
 class CountedLoss:
@@ -43,7 +44,7 @@ def test_the_levels_found_are_within_the_budget(
         {SECONDS: seconds},
         ["one", "other"],
         true_loss,
-        true_loss,
+        true_parts,
         method=method,
         evaluations=15,
         seed=seed,
@@ -58,13 +59,15 @@ def test_the_levels_found_are_within_the_budget(
 def test_the_search_starts_from_the_solution_with_the_smallest_loss() -> None:
     choices = choices_with(wrong=WRONG, right=RIGHT)
     seconds = choices.dense_seconds / 2
-    found = find_levels(choices, {SECONDS: seconds}, ["wrong", "right"], true_loss, true_loss, method="prior")
+    found = find_levels(
+        choices, {SECONDS: seconds}, ["wrong", "right"], true_loss, true_parts, method="prior"
+    )
     assert found.prior == "right"
     assert found.prior_losses["right"] < found.prior_losses["wrong"]
     assert found.searched_loss is None
     assert found.evaluations == 2
     assert found.start_loss == true_loss(choices.chosen(found.levels))
-    only_wrong = find_levels(choices, {SECONDS: seconds}, ["wrong"], true_loss, true_loss, method="prior")
+    only_wrong = find_levels(choices, {SECONDS: seconds}, ["wrong"], true_loss, true_parts, method="prior")
     assert only_wrong.prior == "wrong"
     assert only_wrong.levels != found.levels
 
@@ -72,7 +75,7 @@ def test_the_search_starts_from_the_solution_with_the_smallest_loss() -> None:
 def test_the_search_improves_on_a_wrong_prior() -> None:
     choices = choices_with(wrong=WRONG)
     seconds = choices.dense_seconds / 2
-    found = find_levels(choices, {SECONDS: seconds}, ["wrong"], true_loss, true_loss, evaluations=50)
+    found = find_levels(choices, {SECONDS: seconds}, ["wrong"], true_loss, true_parts, evaluations=50)
     assert found.searched_loss is not None
     assert found.searched_loss < 0.7 * found.start_loss
     assert true_loss(choices.chosen(found.levels)) == found.searched_loss
@@ -84,14 +87,14 @@ def test_a_result_that_is_worse_on_other_samples_is_dropped(method: str, kept: b
     """The search of the paper has no such check and keeps its result."""
     choices = choices_with(wrong=WRONG)
     seconds = choices.dense_seconds / 2
-    start = find_levels(choices, {SECONDS: seconds}, ["wrong"], true_loss, true_loss, method="prior")
+    start = find_levels(choices, {SECONDS: seconds}, ["wrong"], true_loss, true_parts, method="prior")
     first = choices.chosen(start.levels)
 
     def judge(sizes: Sequence[Size]) -> float:
         return 1.0 if list(sizes) == first else 2.0
 
     found = find_levels(
-        choices, {SECONDS: seconds}, ["wrong"], true_loss, judge, method=method, evaluations=50
+        choices, {SECONDS: seconds}, ["wrong"], true_loss, parts_of(judge), method=method, evaluations=50
     )
     assert (found.start_loss, found.searched_loss) == (1.0, 2.0)
     assert (found.levels != start.levels) is kept
@@ -100,9 +103,28 @@ def test_a_result_that_is_worse_on_other_samples_is_dropped(method: str, kept: b
 def test_a_result_that_is_equal_on_other_samples_is_dropped() -> None:
     choices = choices_with(wrong=WRONG)
     seconds = choices.dense_seconds / 2
-    start = find_levels(choices, {SECONDS: seconds}, ["wrong"], true_loss, true_loss, method="prior")
-    found = find_levels(choices, {SECONDS: seconds}, ["wrong"], true_loss, lambda sizes: 1.0, evaluations=20)
+    start = find_levels(choices, {SECONDS: seconds}, ["wrong"], true_loss, true_parts, method="prior")
+    found = find_levels(
+        choices, {SECONDS: seconds}, ["wrong"], true_loss, parts_of(lambda sizes: 1.0), evaluations=20
+    )
     assert found.levels == start.levels
+
+
+@pytest.mark.parametrize(("losses", "kept"), [((0.1, 1.8), False), ((0.9, 0.95), True)])
+def test_a_result_that_may_be_better_by_chance_is_dropped(losses: tuple[float, float], kept: bool) -> None:
+    """Both results have a loss of less than 1 on the judging samples, but the first not in both batches."""
+    choices = choices_with(wrong=WRONG)
+    seconds = choices.dense_seconds / 2
+    start = find_levels(choices, {SECONDS: seconds}, ["wrong"], true_loss, true_parts, method="prior")
+    first = choices.chosen(start.levels)
+
+    def judge(sizes: Sequence[Size]) -> list[Divergence]:
+        return [Divergence(loss, 1) for loss in ((1.0, 1.0) if list(sizes) == first else losses)]
+
+    found = find_levels(choices, {SECONDS: seconds}, ["wrong"], true_loss, judge, evaluations=50)
+    assert found.searched_loss is not None
+    assert found.searched_loss < found.start_loss == 1.0
+    assert (found.levels != start.levels) is kept
 
 
 def test_no_candidate_is_evaluated_twice_and_the_number_of_evaluations_is_kept() -> None:
@@ -119,7 +141,7 @@ def test_no_candidate_is_evaluated_twice_and_the_number_of_evaluations_is_kept()
         {SECONDS: choices.dense_seconds / 2},
         ["one", "other"],
         loss,
-        true_loss,
+        true_parts,
         evaluations=30,
         progress=lambda done, best: steps.append(done),
     )
@@ -138,7 +160,7 @@ def test_a_killed_search_resumes_to_the_same_result(tmp_path: Path, method: str)
             {SECONDS: seconds},
             ["one", "other"],
             loss,
-            true_loss,
+            true_parts,
             method=method,
             evaluations=40,
             seed=3,
@@ -174,14 +196,14 @@ def test_candidates_race_against_the_best_so_far() -> None:
     choices = choices_with(wrong=WRONG)
     budgets = {SECONDS: choices.dense_seconds / 2}
     races, losses = Races(), CountedLoss(10**9, MemoryError)
-    found = find_levels(choices, budgets, ["wrong"], losses, true_loss, race=races, evaluations=50)
+    found = find_levels(choices, budgets, ["wrong"], losses, true_parts, race=races, evaluations=50)
     assert losses.calls == 1  # the prior's solution, before there is a rival
     assert len(races.rivals) == 49
     assert races.rivals == sorted(races.rivals, reverse=True)  # the best so far never gets worse
     assert found.searched_loss is not None
     assert found.searched_loss < 0.8 * found.start_loss
     paper = Races()
-    find_levels(choices, budgets, ["wrong"], true_loss, true_loss, race=paper, method="ziplm", evaluations=9)
+    find_levels(choices, budgets, ["wrong"], true_loss, true_parts, race=paper, method="ziplm", evaluations=9)
     assert not paper.rivals  # the paper's search evaluates every candidate in full
 
 
@@ -190,16 +212,16 @@ def test_solutions_of_priors_race_as_well() -> None:
     budgets = {SECONDS: choices.dense_seconds / 2}
     names = ["right", "wrong", "same"]
     races, losses = Races(), CountedLoss(10**9, MemoryError)
-    found = find_levels(choices, budgets, names, losses, true_loss, race=races, evaluations=3)
+    found = find_levels(choices, budgets, names, losses, true_parts, race=races, evaluations=3)
     assert losses.calls == 1  # of the first
     assert races.rivals[0] == found.prior_losses["right"]
     assert found.prior_losses["right"] == found.prior_losses["same"]  # known, so that there is no race
     assert found.prior_losses["right"] < found.prior_losses["wrong"]
     assert found.prior == "right"
     reverse, losses = Races(), CountedLoss(10**9, MemoryError)
-    other = find_levels(choices, budgets, names[::-1], losses, true_loss, race=reverse, evaluations=3)
+    other = find_levels(choices, budgets, names[::-1], losses, true_parts, race=reverse, evaluations=3)
     assert other.prior_losses["right"] == found.prior_losses["right"]
-    whole = find_levels(choices, budgets, names, true_loss, true_loss, evaluations=3)  # control: no race
+    whole = find_levels(choices, budgets, names, true_loss, true_parts, evaluations=3)  # control: no race
     assert whole.prior_losses["wrong"] != found.prior_losses["wrong"]
     assert whole.levels == found.levels
 
@@ -213,7 +235,7 @@ def test_a_killed_search_resumes_its_races_to_the_same_result(tmp_path: Path) ->
             {SECONDS: choices.dense_seconds / 2.5},
             ["one", "other"],
             true_loss,
-            true_loss,
+            true_parts,
             race=races,
             evaluations=40,
             seed=3,
@@ -232,7 +254,7 @@ def test_an_interrupted_search_raises_and_returns_no_result() -> None:
     choices = choices_with(one=WRONG)
     loss = CountedLoss(5, KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
-        find_levels(choices, {SECONDS: choices.dense_seconds / 2}, ["one"], loss, true_loss)
+        find_levels(choices, {SECONDS: choices.dense_seconds / 2}, ["one"], loss, true_parts)
 
 
 def test_a_damaged_checkpoint_is_reported(tmp_path: Path) -> None:
@@ -244,7 +266,7 @@ def test_a_damaged_checkpoint_is_reported(tmp_path: Path) -> None:
             {SECONDS: choices.dense_seconds / 2},
             ["one"],
             true_loss,
-            true_loss,
+            true_parts,
             checkpoint=tmp_path / "search.json",
         )
 
@@ -259,10 +281,10 @@ def test_budgets_that_exclude_each_other_are_reported() -> None:
     budgets = {SECONDS: choices.dense_seconds / 3, "flops": 0.0}
     choices.require_reachable(budgets, "control")
     with pytest.raises(UnreachableTarget, match=r"cannot be met together: .*; loosen a limit, or ask for a"):
-        find_levels(choices, budgets, ["one"], true_loss, true_loss)
+        find_levels(choices, budgets, ["one"], true_loss, true_parts)
 
 
 def test_an_unknown_prior_is_refused() -> None:
     choices = choices_with(one=WRONG, other=WRONG)
     with pytest.raises(UsageError, match="prior exact is not known here; use auto, or one of one, other"):
-        find_levels(choices, {SECONDS: choices.dense_seconds / 2}, ["exact"], true_loss, true_loss)
+        find_levels(choices, {SECONDS: choices.dense_seconds / 2}, ["exact"], true_loss, true_parts)

@@ -33,7 +33,7 @@ from ziplm.stages.choices import Levels
 from ziplm.stages.fit import ROUGH_ROUNDS, ROUGH_SHARE, Fitted, fit_levels
 from ziplm.stages.measure import MIN_ROUNDS, Measured, measure
 from ziplm.stages.race import batch_size_on
-from ziplm.stages.search import Found, Loss, Race, find_levels
+from ziplm.stages.search import Found, Judge, Loss, Race, find_levels
 from ziplm.stages.shrink import shrink_to_sizes
 from ziplm.stages.stitch import CandidateLoss, Stitcher
 from ziplm.tasks.base import Features
@@ -63,7 +63,7 @@ def search(start: Start, pruned: Pruned, aim: Target, state: Path, run: Run) -> 
             search_loss = loss_on(start, pruned.samples.search, stitcher, run)
             judging_loss = loss_on(start, pruned.samples.judging, stitcher, run)
 
-            def find(loss: Loss, judge: Loss, race: Race) -> Found:
+            def find(loss: Loss, judge: Judge, race: Race) -> Found:
                 return find_levels(
                     pruned.choices,
                     pruned.budgets(aim),
@@ -78,7 +78,7 @@ def search(start: Start, pruned: Pruned, aim: Target, state: Path, run: Run) -> 
                     progress=lambda done, best: advance(done, options.evaluations),
                 )
 
-            return run.workers.led(find, search_loss, judging_loss, search_loss.race).to_dict()
+            return run.workers.led(find, search_loss, judging_loss.parts, search_loss.race).to_dict()
 
     found: Found = run.stored(
         state / "found.json", make, parse=lambda document: found_in(document, pruned, aim)

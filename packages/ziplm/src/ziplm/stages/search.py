@@ -1,8 +1,13 @@
 """Search: choose the size of each branch within the budgets.
 
 Each prior gives one exact solution. The search starts from the solution with the lowest loss on the search
-samples, which the traces have not seen. With method "direct", the result is kept only if it is also better
-on the judging samples; the other methods serve for comparisons, and their results are always kept.
+samples, which the traces have not seen. With method "direct", the result is kept only if it is also clearly
+better on the judging samples; the other methods serve for comparisons, and their results are always kept.
+
+Clearly means by more than two standard errors. Most of a classifier's divergence comes from a few samples, so
+that a search easily finds levels that suit these. With 128 texts of SST-2 for each purpose, four of six
+results had a lower loss on the judging samples, by up to a half, but a loss that was 2 to 11 % higher on 1000
+other sentences.
 """
 
 import math
@@ -11,15 +16,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from spdy_search import CheckpointError, InfeasibleBudget, Problem, Progress, SearchResult, search
 
 from ziplm.architectures.base import Size
 from ziplm.errors import BadRun, NotFinite, UnreachableTarget
 from ziplm.stages.choices import Choices, Levels
 from ziplm.tasks.finite import HINT
+from ziplm.tasks.heads import Divergence, is_clearly_lower, mean_divergence
 
 Loss = Callable[[Sequence[Size]], float]
 """Computes a loss from the size of each branch."""
+Judge = Callable[[Sequence[Size]], Sequence[Divergence]]
+"""Computes the loss of each batch from the size of each branch."""
 Race = Callable[[tuple[Sequence[Size], Sequence[Size]]], float]
 """Computes a loss from sizes and those of a rival; an estimate is enough if the rival's is clearly lower."""
 
@@ -34,7 +43,8 @@ class Found:
         prior_losses: loss of each prior's solution on the search samples; an estimate if it fell behind
             another one in a race.
         start_loss: loss of the best of these solutions on the judging samples.
-        searched_loss: loss of the search's result on the judging samples; None without a search.
+        searched_loss: loss of the search's result on the judging samples, whether it is kept or not; None
+            without a search.
         evaluations: number of losses computed on the search samples.
     """
 
@@ -93,7 +103,7 @@ def find_levels(
     budgets: Mapping[str, float],
     prior_names: Sequence[str],
     loss: Loss,
-    judge: Loss,
+    judge: Judge,
     *,
     race: Race | None = None,
     method: str = "direct",
@@ -109,7 +119,7 @@ def find_levels(
         budgets: budgets by name of the cost, as for `Choices.problem`.
         prior_names: the priors to try; the first wins a tie.
         loss: loss on the search samples.
-        judge: loss on the judging samples, which decides whether the result of method "direct" is kept.
+        judge: losses on the judging samples, which decide whether the result of method "direct" is kept.
         race: loss on the search samples that may end early where the best candidate so far is clearly better,
             for method "direct".
         method: method of `spdy_search.search`, or "prior" for no search.
@@ -131,7 +141,8 @@ def find_levels(
         best = min(losses, key=lambda known: losses[known])
         remembered.rival = tuple(int(level) for level in starts[best])
     chosen = starts[best]
-    start_loss = _finite(judge(choices.chosen(chosen)))
+    start_parts = judge(choices.chosen(chosen))
+    start_loss = _finite(mean_divergence(start_parts))
     searched_loss = None
     searching = method != "prior" and evaluations > 0 and not choices.uniform
     if searching and not choices.need_no_pruning(budgets):
@@ -146,8 +157,11 @@ def find_levels(
             checkpoint,
             progress,
         )
-        searched_loss = _finite(judge(choices.chosen(result.levels)))
-        if searched_loss < start_loss or method != "direct":
+        parts = start_parts
+        if not np.array_equal(result.levels, chosen):
+            parts = judge(choices.chosen(result.levels))
+        searched_loss = _finite(mean_divergence(parts))
+        if is_clearly_lower(parts, start_parts) or method != "direct":
             chosen = result.levels
     levels = tuple(int(level) for level in chosen)
     return Found(levels, best, losses, start_loss, searched_loss, len(remembered.known))

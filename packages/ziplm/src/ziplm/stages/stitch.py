@@ -164,6 +164,10 @@ class CandidateLoss:
 
     def __call__(self, sizes: Sequence[Size]) -> float:
         """Return the mean loss over samples (or tokens) with branches of these sizes."""
+        return mean_divergence(self.parts(sizes))
+
+    def parts(self, sizes: Sequence[Size]) -> list[Divergence]:
+        """Return the loss of each batch with branches of these sizes, in an order that is always the same."""
         return self._run(sizes, [])
 
     def race(self, sizes_and_rival: tuple[Sequence[Size], Sequence[Size]]) -> float:
@@ -176,11 +180,15 @@ class CandidateLoss:
         if list(rival) != self._best_sizes:  # as when a search is resumed
             self._best = float("inf")
             self(rival)
-        return self._run(sizes, self._best_parts)
+        rival_loss, rival_parts = self._best, self._best_parts
+        parts = self._run(sizes, rival_parts)
+        if len(parts) < len(rival_parts):
+            return estimated_loss(parts, rival_parts[: len(parts)], rival_loss)
+        return mean_divergence(parts)
 
     @torch.inference_mode()
-    def _run(self, sizes: Sequence[Size], rival: Sequence[Divergence]) -> float:
-        """Compute the loss; give up early if the candidate falls behind a rival with these parts, if any."""
+    def _run(self, sizes: Sequence[Size], rival: Sequence[Divergence]) -> list[Divergence]:
+        """Return the loss of each batch; only of the first ones if they fall behind those of a rival."""
         self._stitcher.install(sizes)
         start = self._first_to_run(sizes)
         states: dict[int, list[torch.Tensor]] = {
@@ -199,12 +207,12 @@ class CandidateLoss:
                     own.append(self._loss_of_batch(number))
             parts += self._workers.gathered(own)
             if len(parts) < len(rival) and falls_behind(parts, rival[: len(parts)]):
-                return estimated_loss(parts, rival[: len(parts)], self._best)
+                return parts
         loss = mean_divergence(parts)
         if loss < self._best:
             self._best, self._best_sizes, self._best_states = loss, list(sizes), states
             self._best_parts = parts
-        return loss
+        return parts
 
     def _loss_of_batch(self, number: int) -> Divergence:
         model, batch, head = self._stitcher.model, self._batches[number], self._task.head
