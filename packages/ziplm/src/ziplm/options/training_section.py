@@ -73,8 +73,8 @@ class FinetuneOptions(Section):
     keep_best: bool = option(
         True,
         "training",
-        "Keep the judging samples apart from fine-tuning, save the weights that are best on them, "
-        "and stop when nothing improves.",
+        "Keep the judging samples apart from fine-tuning. Save the last weights, unless earlier ones are "
+        "clearly better on these samples, and stop early if nothing improves.",
     )
     report_to: Texts = option(
         (), "training", "Experiment tracker, by its name in transformers, such as tensorboard. Repeatable."
