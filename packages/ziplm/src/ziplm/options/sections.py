@@ -227,7 +227,7 @@ class MethodOptions(Section):
         32,
         "method",
         "Largest number of candidates that the search evaluates; with --method ziplm 1000. Unless with that "
-        "method, it ends after 30 in a row without an improvement.",
+        "method, it ends after 16 in a row without an improvement.",
     )
     loss: Loss = option(
         "kl",

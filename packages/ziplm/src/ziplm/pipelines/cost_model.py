@@ -30,6 +30,7 @@ FIT_ROUNDS = 2.4  # there are two or three, and rarely one
 ROUNDS_OVER_LEAST = 2.0  # rounds of a measurement over the least number, unless its time limit comes first
 WARM_UP, WARM_UP_SECONDS = 4, 1.0  # rounds before a measurement, or two of slow models
 RACED = 0.4  # share of the samples on which the search evaluates a candidate, on average
+TRIED = 0.7  # share of the evaluations after which a search usually ends, since nothing improves
 UNKNOWN_SPEEDUP = 2.0  # of a target that states no speed
 ATTEMPTS = 2  # finished models of a recover target, usually
 PRIORS = 3  # solutions that are tried even without a search
@@ -140,7 +141,7 @@ class CostModel:
         candidate = times.forward / faster + times.divergence
         searches = self._options.search != "prior" and faster > 1  # int8 alone may be enough
         raced = max(PRIORS, self._options.evaluations if searches else 0) - 1
-        share = RACED if self._options.search == "direct" else 1.0
+        share = RACED * TRIED if self._options.search == "direct" else 1.0
         compared = 0.0 if self._remembers else times.forward  # the outputs to compare with
         on_search = (1 + share * raced) * candidate + compared
         on_judging = 2 * candidate + compared
