@@ -38,12 +38,12 @@ COUNTED = 2048  # training examples whose tokens are counted; all would have to 
 PRIORS = 3  # solutions that are tried even without a search
 
 
-def _prunings(widths: Sequence[int]) -> float:
+def _prunings(widths: Sequence[int], exact: bool) -> float:
     """Return the work of pruning a branch with these widths of heads, in units of pruning it at the first.
 
-    Each smaller width is pruned twice: for its priors, and for the scores of the heads that it keeps.
+    Each smaller width is pruned for its priors, and once more for the exact prior, if there is one.
     """
-    return 1 + 2 * sum((width / widths[0]) ** 2 for width in widths[1:])
+    return 1 + (1 + exact) * sum((width / widths[0]) ** 2 for width in widths[1:])
 
 
 class CostModel:
@@ -80,13 +80,15 @@ class CostModel:
         fisher = 0.0 if run.fisher_file.exists() or not self._options.gradients else times.fisher
         rows = self._start.dense.config.hidden_size
         widths = self._start.head_widths(self._start.dense)
+        exact = self._options.gradients and self._start.task.head.pooled
         pruned = [
-            (branch.columns / current) ** 2 * _prunings(widths.get(branch.name, ())) for branch in branches
+            (branch.columns / current) ** 2 * _prunings(widths.get(branch.name, ()), exact)
+            for branch in branches
         ]
         prune = times.pruning * rows * sum(pruned)
         unseen = times.fisher * self._tokens(samples.not_calibrated) / current
         prune += unseen if widths else 0.0  # the scores of narrower heads
-        if self._options.gradients and self._start.task.head.pooled:  # the exact prior
+        if exact:
             prune += 2 * unseen
         return {"calibrate": (fisher + inputs) * self._tokens(samples.calibration) / current, "prune": prune}
 
