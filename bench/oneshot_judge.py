@@ -73,7 +73,7 @@ class Judge:
             if number == len(known):
                 known.append(head.outputs(self.dense, batch))
             outputs = head.outputs(model, batch)
-            part = head.divergence(model, outputs, known[number], batch)
+            part = head.divergence(model, outputs, self.dense, known[number], batch)
             total, samples = total + part.total, samples + part.samples
             if isinstance(head, Classification):
                 right += int((outputs.argmax(-1) == batch["labels"]).sum())

@@ -89,7 +89,9 @@ def test_at_full_width_the_heads_and_errors_are_those_of_prune(seed: int, with_m
     trace = trace_of(case, metric=metric, damping=0.02)
     for removed in range(7):
         assert torch.equal(trace.kept(removed, 6), expected.kept(removed))
+        assert torch.equal(trace.order(4)[removed:].sort().values, trace.kept(removed, 4))
         torch.testing.assert_close(trace.bias_shift(removed, 6), expected.bias_shift(removed))
+    assert torch.equal(trace.order(6), expected.order)
     torch.testing.assert_close(trace.errors(6), expected.errors, rtol=1e-8, atol=1e-12)
     torch.testing.assert_close(
         trace.errors_under(ones, 6)[1:], expected.errors_under(ones)[1:], rtol=1e-8, atol=1e-12

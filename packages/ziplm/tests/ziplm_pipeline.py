@@ -1,5 +1,6 @@
 """A task on random tokens, and a head whose score is deterministic, for tests of the stages."""
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -71,6 +72,16 @@ def lively_model(name: str, **settings: Any) -> PreTrainedModel:
             if type(module).__name__.endswith(("LayerNorm", "RMSNorm")):
                 module.weight += 1
     return model
+
+
+def with_another_head(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a copy whose language head has weights of its own, no longer those of the embeddings."""
+    other = copy.deepcopy(model)
+    head = other.get_output_embeddings()
+    assert isinstance(head, torch.nn.Linear)
+    noise = torch.randn(head.weight.shape, generator=torch.Generator().manual_seed(1))
+    head.weight = torch.nn.Parameter(head.weight.detach() + 0.1 * noise)
+    return other
 
 
 def task_for(name: str) -> MadeUpTask:

@@ -76,6 +76,10 @@ class WidthTrace:
         """Return the heads that are kept, sorted, int64 (heads − removed,)."""
         return self._at(width).trace.kept(removed)
 
+    def order(self, width: int) -> torch.Tensor:
+        """Return the heads in the order in which they are removed at this width, int64 (heads,)."""
+        return self._at(width).trace.order.clone()
+
     def basis(self, width: int) -> torch.Tensor:
         """Return U, float64 (heads, head_size, width): the first columns of an orthogonal matrix per head."""
         self._check_width(width)

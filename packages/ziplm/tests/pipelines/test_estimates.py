@@ -1,5 +1,6 @@
 """Estimates count what the stages do; a dry run says which clock they are of."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 from latency_profiler import LatencyTable
 from ziplm import Options
 from ziplm.pipelines.common_steps import make_choices
-from ziplm.pipelines.cost_model import FIT_ROUNDS, RACED, CostModel
+from ziplm.pipelines.cost_model import COUNTED, FIT_ROUNDS, RACED, CostModel
 from ziplm.pipelines.estimates import Estimates, estimate
 from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.plan import plan, time_lines
@@ -18,7 +19,7 @@ from ziplm.runs.folder import Run
 from ziplm.runs.progress import Silent
 from ziplm.stages.fit import ROUGH_ROUNDS
 from ziplm.stages.measure import MIN_ROUNDS
-from ziplm.tasks import make_task
+from ziplm.tasks import Splits, make_task
 from ziplm_compressed import options_for
 from ziplm_gradual import gradual_options
 
@@ -217,6 +218,47 @@ def test_finetuned_runs_prune_once_and_train_each_target(tmp_path: Path) -> None
     assert first["finetune"] == pytest.approx(last + 3 * tokens * (1 + 1 / 1.5))
     timed = estimated({**options, "train_minutes": 2.0})
     assert [stages["finetune"] for stages in timed.targets.values()] == [120.0, 120.0]
+
+
+class CountedTexts(Sequence[Any]):
+    """Examples of 4 to 23 tokens, of which it is known how many were made, as if tokenised."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.made = count, 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: Any) -> Any:
+        if index >= self.count:
+            raise IndexError(index)
+        self.made += 1
+        return {"input_ids": [1] * (4 + index % 20)}
+
+
+def test_a_large_training_set_is_counted_once_and_in_part(tmp_path: Path) -> None:
+    asked = Options(**{**gradual_options(tmp_path), "output": str(tmp_path / "run"), "mode": "finetune"})
+    start = load_start(asked, Run(asked.output))
+    choices = make_choices(start, start.dense, LatencyTable.load(asked.latency_table or ""))
+
+    def training(texts: CountedTexts, **more: Any) -> list[float]:
+        changed = replace(
+            start, splits=Splits(texts, start.splits.evaluation), options=asked.model_copy(update=more)
+        )
+        model = CostModel(changed, Run(asked.output), choices, UNIT)
+        return [model.target(target)["finetune"] for target in asked.targets()]
+
+    few = CountedTexts(200)
+    assert min(training(few)) > 0
+    assert few.made == 200  # for two targets
+    epochs = {"epochs_per_step": 1.0, "steps_per_target": 0, "keep_best": False}
+    all_counted, many = CountedTexts(COUNTED), CountedTexts(20 * COUNTED)
+    expected = [20 * seconds for seconds in training(all_counted, **epochs)]
+    assert training(many, **epochs) == pytest.approx(expected, rel=0.03)
+    assert all_counted.made == many.made == COUNTED
+    timed = CountedTexts(200)
+    assert training(timed, train_minutes=2.0) == [120.0, 120.0]
+    assert timed.made == 0
 
 
 @pytest.mark.parametrize("mode", ["oneshot", "gradual"])

@@ -4,15 +4,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import latency_profiler
 import onnx
 import pytest
+import torch
 import ziplm
 from click.testing import CliRunner, Result
-from ziplm.architectures.exported import home_of, load_exported
+from ziplm.architectures.exported import files_of, home_of, load_exported
 from ziplm.cli import main
 from ziplm.pipelines import exporting
 from ziplm.pipelines.exporting import export_checkpoint
 from ziplm.stages import export as export_stage
+from ziplm.stages import export_quantize
 from ziplm.stages.export_files import place_of
 from ziplm.stages.export_quantize import calibration_samples, quantize_onnx_best
 from ziplm_compressed import options_for, write_files
@@ -228,7 +231,7 @@ def test_static_scales_are_used_if_they_are_more_accurate(folder: Path, tmp_path
     def scores(static: float, dynamic: float) -> Any:
         def error(path: Path, judges: Any) -> float:
             judged.append(len(judges))
-            return static if path.name.startswith("static") else dynamic
+            return static if path != file else dynamic
 
         return error
 
@@ -239,3 +242,32 @@ def test_static_scales_are_used_if_they_are_more_accurate(folder: Path, tmp_path
     assert any(node.op_type == "DynamicQuantizeLinear" for node in onnx.load(file).graph.node)
     assert judged == [2] * 4  # every fourth of eight samples, which did not calibrate
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
+
+
+@pytest.mark.parametrize("chosen", ["static", "dynamic"])
+def test_weights_in_a_second_file_belong_to_the_file_that_is_kept(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str
+) -> None:
+    """As with models above 2 GB."""
+    monkeypatch.setattr(export_quantize, "LARGEST_FILE", 1000)
+    monkeypatch.setattr(latency_profiler._onnx, "LARGEST_SINGLE_FILE", 1000)
+    model = ziplm.load(folder / CLASSIFIER)
+    samples = calibration_samples(model, letter_tokenizer(), [f"{letter} b c" for letter in "abcdefgh"])
+    file = tmp_path / "model_qint8.onnx"
+
+    def error(path: Path, judges: Any) -> float:
+        assert files_of(path) == [path, Path(f"{path}.data")]
+        return float((path == file) == (chosen == "static"))
+
+    assert quantize_onnx_best(folder / CLASSIFIER / "onnx/model.onnx", file, samples, error) == chosen
+    assert sorted(path.name for path in tmp_path.iterdir()) == [file.name, f"{file.name}.data"]
+    kind = {"static": "QuantizeLinear", "dynamic": "DynamicQuantizeLinear"}[chosen]
+    assert kind in {node.op_type for node in onnx.load(file).graph.node}
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    for path in files_of(file):
+        path.replace(moved / path.name)
+    with torch.inference_mode():
+        opened = load_exported(moved / file.name, 1, model.config)
+        found, expected = (each(**samples[0]).logits for each in (opened, model))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0.1)

@@ -7,9 +7,16 @@ import pytest
 import torch
 import ziplm
 from latency_profiler import LatencyCurve, LatencyTable
+from obs_structured import WidthTrace
+from safetensors.torch import load_file, save_file
 from ziplm.architectures.base import Size
 from ziplm.architectures.registry import architecture_of
+from ziplm.options.options import Options
 from ziplm.options.toml import load_options, save_options
+from ziplm.pipelines.common_steps import calibrate, prune
+from ziplm.pipelines.loading import load_start
+from ziplm.pipelines.prior_steps import gather_priors
+from ziplm.runs.folder import Run
 from ziplm.stages.levels import seconds_of
 from ziplm_gradual import gradual_options
 from ziplm_pipeline import CLASSIFIER, DECODER, linear_table, lively_model
@@ -112,6 +119,39 @@ def test_a_resumed_run_makes_the_same_model(
     for one, other in zip(made, runs["bert"], strict=False):
         first, second = (ziplm.load(member.folder).state_dict() for member in (one, other))
         assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_resumed_run_prunes_no_width_again(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = Options(**shared_options(files, "bert", tmp_path / "run", speedup=[1.6]))
+    run = Run(options.output)
+    start = load_start(options, run)
+    pruned: list[int] = []
+    narrow = WidthTrace._narrowed
+
+    def noted(trace: WidthTrace, width: int) -> Any:
+        pruned.append(width)
+        return narrow(trace, width)
+
+    monkeypatch.setattr(WidthTrace, "_narrowed", noted)
+    fisher = calibrate(start, start.dense, start.samples, 0, run)
+    made = []
+    for _ in range(2):
+        traces = prune(start, start.dense, start.samples, fisher, run)
+        made.append(gather_priors(start, start.dense, start.samples, traces, 0, run))
+    assert pruned == [16] * 3  # once for each attention
+    for name, priors in made[0].items():
+        assert all(torch.equal(prior, made[1][name][kind]) for kind, prior in priors.items())
+        if name.endswith("attention"):
+            path = run.priors_file(name)
+            stored = load_file(path)
+            assert stored["orders"].shape == (2, HEADS)
+            stored["orders"][1] = 0
+            save_file(stored, path)
+            with pytest.raises(ziplm.BadRun, match=f"{name}.safetensors is damaged"):
+                gather_priors(start, start.dense, start.samples, traces, 0, run)
+            break
 
 
 def test_a_damaged_width_trace_is_named(files: Path, tmp_path: Path) -> None:

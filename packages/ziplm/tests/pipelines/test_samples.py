@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
-from ziplm import Options
+from obs_structured import prune
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel
+from ziplm import Options, shrink
 from ziplm.pipelines.samples import (
     ENOUGH_SAMPLES,
     TOKENS_PER_COLUMN,
@@ -15,6 +16,7 @@ from ziplm.pipelines.samples import (
     usual_lengths,
 )
 from ziplm.tasks import Splits, make_task
+from ziplm_models import make_traces, removed_by, tiny_model
 
 WIDEST = 2048
 DENSE = BertForSequenceClassification(
@@ -24,11 +26,11 @@ DENSE = BertForSequenceClassification(
 )
 
 
-def calibrated(length: int, task: str = "classification", **more: Any) -> int:
+def calibrated(length: int, task: str = "classification", dense: PreTrainedModel = DENSE, **more: Any) -> int:
     """Return how many of many texts of a length are used to calibrate."""
     options = Options(model="m", task=task, speedup=(2.0,), output="run", **more)
     texts = [{"input_ids": [1] * length, "attention_mask": [1] * length}] * 5000
-    samples = draw_samples(texts, options, make_task(task), DENSE, 0)
+    samples = draw_samples(texts, options, make_task(task), dense, 0)
     assert len(samples.search) == len(samples.judging) == 256
     return len(samples.calibration)
 
@@ -43,6 +45,15 @@ def test_long_texts_need_fewer_samples(length: int, expected: int) -> None:
 
 def test_a_number_that_is_asked_for_is_used() -> None:
     assert calibrated(512, calibration_samples=1500) == 1500
+
+
+def test_a_checkpoint_without_a_branch_is_calibrated_for_those_that_remain() -> None:
+    weight = DENSE.bert.encoder.layer[0].attention.output.dense.weight
+    without_attention = shrink(DENSE, [2, 0], [prune(weight, torch.eye(8), 4), None])
+    assert calibrated(20, dense=without_attention) == calibrated(20) > ENOUGH_SAMPLES
+    small = tiny_model("BertForSequenceClassification")
+    nothing_left = shrink(small, removed_by(small, "everything"), make_traces(small))
+    assert calibrated(20, dense=nothing_left) == calibrated(20, dense=small) == ENOUGH_SAMPLES
 
 
 def test_language_models_keep_their_number_of_windows() -> None:

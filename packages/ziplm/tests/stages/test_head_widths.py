@@ -141,7 +141,7 @@ def test_scores_add_the_squared_slopes_of_each_kept_head(narrowed: Narrowed) -> 
             assert float(harms[row, head]) == pytest.approx(expected, rel=5e-3, abs=1e-5 * float(harms.max()))
     made = (model, branch, narrowed.statistics, narrowed.fisher, narrowed.trace, WIDTHS)
     before, priors = branch_priors(*made), branch_priors(*made)
-    add_scores(priors, narrowed.trace.values, harms, WIDTHS)
+    add_scores(priors, narrowed.trace.orders(WIDTHS), harms)
     for row, width in enumerate(WIDTHS):
         for removed in range(3):
             kept = narrowed.trace.values.kept(removed, width)

@@ -12,10 +12,12 @@ from transformers import PreTrainedModel
 from ziplm import shrink
 from ziplm.architectures.base import Branch
 from ziplm.architectures.registry import architecture_of
+from ziplm.stages.dense_outputs import DenseOutputs
+from ziplm.stages.evaluate import divergences
 from ziplm.stages.replay import replayed
 from ziplm.stages.stitch import CandidateLoss, Stitcher
 from ziplm.tasks import Task
-from ziplm.tasks.heads import Embedding, TokenClassification
+from ziplm.tasks.heads import Embedding, TokenClassification, mean_divergence
 from ziplm_models import PATTERNS, removed_by, sizes_left
 from ziplm_pipeline import (
     ARCHITECTURES,
@@ -28,6 +30,7 @@ from ziplm_pipeline import (
     parameters_of,
     samples,
     task_for,
+    with_another_head,
 )
 
 MODELS = {name: lively_model(name) for name in ARCHITECTURES}
@@ -47,7 +50,7 @@ def loss_by_hand(
         if loss == "kl":
             batch = task.collate(features)
             outputs, reference = (task.head.outputs(model, batch) for model in (small, dense))
-            total, count = task.head.divergence(small, outputs, reference, batch)
+            total, count = task.head.divergence(small, outputs, dense, reference, batch)
             return total / count
         total, count = 0.0, 0
         for feature in features:
@@ -122,6 +125,22 @@ def test_the_divergence_is_zero_if_nothing_is_removed(name: str) -> None:
     assert evaluate(nothing) == pytest.approx(0, abs=1e-7)
     assert evaluate(everything) > 1e-3
     assert evaluate(nothing) == pytest.approx(0, abs=1e-7)
+
+
+@torch.no_grad()
+def test_the_reference_predicts_with_its_own_language_head() -> None:
+    dense, task = MODELS[DECODER], task_for(DECODER)
+    trained, features = with_another_head(dense), samples(DECODER, 5)
+    total, count = 0.0, 0
+    for feature in features:
+        batch = {name: value for name, value in task.collate([feature]).items() if name != "labels"}
+        p, q = (model(**batch).logits[0, :-1].double().softmax(-1) for model in (dense, trained))
+        total, count = total + float((p * (p / q).log()).sum()), count + len(p)
+    expected = pytest.approx(total / count, rel=1e-4)
+    reference, stitcher = DenseOutputs(dense, task), Stitcher(trained, {})
+    assert mean_divergence(divergences(trained, reference, task, features)) == expected
+    assert CandidateLoss(stitcher, task, features, reference=reference)(stitcher.sizes) == expected
+    assert CandidateLoss(stitcher, task, features)(stitcher.sizes) == pytest.approx(0, abs=1e-7)  # control
 
 
 def test_several_evaluators_can_share_a_stitcher() -> None:

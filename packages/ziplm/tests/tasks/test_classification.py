@@ -4,10 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ziplm import UsageError
+from ziplm import UsageError, save
+from ziplm.architectures.checkpoint import load_with_new_head
 from ziplm.tasks import Source, Splits, make_task
 from ziplm.tasks.columns import classes_in, labels_of
 from ziplm.tasks.files import Table
+from ziplm_models import tiny_model
+from ziplm_pipeline import CLASSIFIER
 from ziplm_text import by_first_letter, letter_tokenizer, write_rows
 
 NAMED = {"good": 1, "bad": 0}
@@ -76,6 +79,7 @@ def test_columns_are_found_by_name_or_taken_as_asked(
         ({"text": "a", "label": None}, {}, "label None"),
         ({"text": "a", "label": float("nan")}, {}, "label nan"),
         ({"text": "a", "label": [1]}, {}, r"label \[1\]"),
+        ({"text": "a", "label": [1.0, 0.0]}, {}, r"label \[1.0, 0.0\]"),  # of several labels
         (
             {"text": "a", "label": "fine"},
             {},
@@ -126,6 +130,21 @@ def test_data_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> None:
         make_task("classification").load_splits(by_first_letter("a"), letter_tokenizer(), Source(path), 32)
     with pytest.raises(UsageError, match="no data of its own; give --train-file"):
         make_task("classification").load_splits(by_first_letter("ab"), letter_tokenizer(), Source(), 32)
+
+
+def test_models_that_predict_several_labels_are_refused(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "a.csv", [{"text": "a", "label": 0}, {"text": "b", "label": 1}])
+    model = tiny_model(CLASSIFIER, problem_type="multi_label_classification")
+    save(model, tmp_path / "model", letter_tokenizer())
+    refused = "the model is a multi_label_classification, but task .* needs one label for each text"
+    for name in ("classification", "sst2"):
+        with pytest.raises(UsageError, match=refused):
+            make_task(name).load_model(str(tmp_path / "model"))
+        with pytest.raises(UsageError, match=refused):
+            make_task(name).load_splits(model, letter_tokenizer(), Source(path, path), 32)
+    made, settings = make_task("classification").new_head_for(Source(path, path)) or (None, {})
+    anew = load_with_new_head(tmp_path / "model", made, settings)  # what a new head predicts is known
+    assert len(make_task("classification").load_splits(anew, letter_tokenizer(), Source(path), 32).train) == 2
 
 
 def test_long_texts_are_cut_and_examples_can_be_sliced(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 from ziplm import BadCheckpoint, UsageError, save, shrink
 from ziplm.architectures.registry import architecture_of
 from ziplm.tasks import Source, make_task
-from ziplm.tasks.embedding import nearest
+from ziplm.tasks.embedding import KNOWN_SPLITS, nearest
 from ziplm_models import tiny_model
 from ziplm_text import KnownModel, letter, letter_tokenizer, write_rows
 
@@ -151,6 +151,31 @@ def test_single_texts_are_judged_by_the_neighbours_that_the_dense_model_finds(tm
     assert task.evaluate(angle_model(), features) == {"neighbour_overlap": 1.0}
     assert task.evaluate(angle_model(turn=0.05), features) == {"neighbour_overlap": 1.0}  # the same order
     assert task.evaluate(angle_model(scramble=7), features)["neighbour_overlap"] < 0.6
+
+
+def test_the_neighbours_of_each_split_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    task: Any = make_task("embedding")
+    dense, embed, embedded = angle_model(), task.embed, []
+
+    def noted(model: Any, features: Any, *arguments: Any, **more: Any) -> torch.Tensor:
+        embedded.append((model, features))
+        return embed(model, features, *arguments, **more)
+
+    monkeypatch.setattr(task, "embed", noted)
+    splits = [[dict(letter_tokenizer()(name)) for name in names] for names in ("abcdefg", "hijklmn")]
+    for _ in range(3):
+        for features in splits:
+            task.prepare_reference(dense, features)
+            assert task.reference.equal(nearest(embed(dense, features)))
+    assert [features is split for (_, features), split in zip(embedded, splits, strict=True)] == [True, True]
+    other = angle_model(scramble=7)
+    task.prepare_reference(other, splits[0])  # another model has neighbours of its own
+    assert task.reference.equal(nearest(embed(other, splits[0])))
+    assert not task.reference.equal(nearest(embed(dense, splits[0])))  # control
+    for _ in range(20):
+        task.prepare_reference(dense, list(splits[0]))
+    assert len(embedded) == 2 + 1 + 20
+    assert len(task._known) == KNOWN_SPLITS
 
 
 def test_nearest_neighbours_of_known_angles() -> None:

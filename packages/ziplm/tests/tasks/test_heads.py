@@ -139,25 +139,25 @@ def test_the_divergence_of_distributions_is_kl(case: str, rows: int, monkeypatch
         reference = head.outputs(model, batch)
         noise = torch.randn(reference.shape, generator=seeded(1))
         outputs = torch.where(reference > -1e30, reference + 0.3 * noise, reference)
-        total, count = head.divergence(model, outputs, reference, batch)
+        total, count = head.divergence(model, outputs, model, reference, batch)
         p = logits_of(model, head, reference, batch).softmax(-1)
         q = logits_of(model, head, outputs, batch).softmax(-1)
         terms = torch.where(p > 0, p * (p / q).log(), 0)
     assert total == pytest.approx(float(terms.sum()), rel=1e-4)
     assert total > 0
     assert count == (3 if "classes" in case or "spans" in case else len(p))
-    other, _ = head.divergence(model, reference, outputs, batch)  # control: KL has a direction
+    other, _ = head.divergence(model, reference, model, outputs, batch)  # control: KL has a direction
     assert other != pytest.approx(total, rel=1e-3)
-    assert head.divergence(model, reference, reference, batch).total == pytest.approx(0, abs=1e-6)
+    assert head.divergence(model, reference, model, reference, batch).total == pytest.approx(0, abs=1e-6)
 
 
 def test_the_divergence_of_numbers_and_embeddings_is_a_distance() -> None:
     model, head, batch = make_case("a number")
     outputs, reference = torch.tensor([[1.0], [2.0], [0.0]]), torch.tensor([[0.0], [2.0], [-3.0]])
-    assert head.divergence(model, outputs, reference, batch) == (5.0, 3)
+    assert head.divergence(model, outputs, model, reference, batch) == (5.0, 3)
     model, head, batch = make_case("mean embedding")
     turned = torch.tensor([[1.0, 0.0], [0.6, 0.8]])
-    assert head.divergence(model, turned, torch.tensor([[1.0, 0.0], [1.0, 0.0]]), batch) == (
+    assert head.divergence(model, turned, model, torch.tensor([[1.0, 0.0], [1.0, 0.0]]), batch) == (
         pytest.approx(0.4),
         2,
     )
@@ -178,18 +178,18 @@ def test_padding_changes_no_output_score_or_divergence(case: str) -> None:
         reference = head.outputs(model, batch)
         score = head.score(model, reference, batch, seeded(3))
         other = reference.flip(0) if reference.ndim == 2 else reference.clamp(max=0.3)
-        total, count = head.divergence(model, other, reference, batch)
+        total, count = head.divergence(model, other, model, reference, batch)
         assert total > 0
         again = head.outputs(model, changed)
         torch.testing.assert_close(head.score(model, again, changed, seeded(3)), score, rtol=1e-5, atol=1e-5)
-        assert head.divergence(model, other, again, changed) == (pytest.approx(total, rel=1e-4), count)
+        assert head.divergence(model, other, model, again, changed) == (pytest.approx(total, rel=1e-4), count)
         more = head.outputs(model, wider)
         if reference.ndim == 2:
             torch.testing.assert_close(more, reference, rtol=1e-4, atol=1e-5)
-        assert head.divergence(model, more, more, wider).samples == count
+        assert head.divergence(model, more, model, more, wider).samples == count
         real = {**batch, "input_ids": batch["input_ids"].clone()}
         real["input_ids"][:, 1] = 9  # control: other tokens do matter
-        assert head.divergence(model, head.outputs(model, real), reference, batch).total > 1e-4
+        assert head.divergence(model, head.outputs(model, real), model, reference, batch).total > 1e-4
 
 
 def test_inputs_contain_no_labels() -> None:

@@ -8,7 +8,7 @@ from ziplm.architectures.registry import architecture_of
 from ziplm.tasks.heads import IGNORED, inputs_of
 from ziplm.tasks.language_model import LanguageModel
 from ziplm_heads import make_case, score_and_gradient, seeded
-from ziplm_pipeline import hooked
+from ziplm_pipeline import hooked, with_another_head
 
 
 @pytest.mark.parametrize("case", ["next tokens", "masked tokens"])
@@ -52,6 +52,24 @@ def test_the_language_head_makes_the_models_logits_of_the_outputs(case: str) -> 
     model, head, batch = make_case(case)
     logits = architecture_of(model).language_head(model)(head.outputs(model, batch))
     torch.testing.assert_close(logits, model(**inputs_of(batch)).logits)
+
+
+@pytest.mark.parametrize("case", ["next tokens", "masked tokens"])
+@torch.no_grad()
+def test_each_model_reads_its_states_with_its_own_language_head(case: str) -> None:
+    """As after fine-tuning, which trains the head: the states may be equal, and the predictions not."""
+    dense, head, batch = make_case(case)
+    assert isinstance(head, LanguageModel)
+    trained = with_another_head(dense)
+    states = head.outputs(dense, batch)
+    torch.testing.assert_close(head.outputs(trained, batch), states, rtol=0, atol=0)
+    counted = head.predicted(batch)
+    p, q = (model(**inputs_of(batch)).logits[counted].double().softmax(-1) for model in (dense, trained))
+    expected = float((p * (p / q).log()).sum())
+    assert expected > 1e-2
+    total, count = head.divergence(trained, states, dense, states, batch)
+    assert (total, count) == (pytest.approx(expected, rel=1e-4), int(counted.sum()))
+    assert head.divergence(trained, states, trained, states, batch).total == 0  # control: the same head
 
 
 def test_a_model_without_a_language_head_is_refused() -> None:

@@ -5,6 +5,7 @@ matrix that reads them, `ScoreTrace` the queries and keys. At their present widt
 ordinary `Trace`, so that whatever stays is not changed more than necessary.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -51,6 +52,14 @@ class AttentionTrace:
             else:
                 made.append(self.values.project(block, removed, width))
         return torch.cat(made)
+
+    def orders(self, widths: Sequence[int]) -> torch.Tensor:
+        """Return the heads in the order in which they are removed at each width, int64 (widths, heads).
+
+        The first width is the present one.
+        """
+        orders = [self.heads.order, *(self.values.order(width) for width in widths[1:])]
+        return torch.stack([order.cpu() for order in orders])
 
     def masked_output(self, removed: int, width: int) -> torch.Tensor:
         """Return an output matrix of the present size that reads only what narrower heads would have."""

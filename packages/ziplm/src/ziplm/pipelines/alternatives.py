@@ -26,7 +26,7 @@ from ziplm.runs.folder import Run
 from ziplm.runs.progress import Advance
 from ziplm.stages.choices import Choices
 from ziplm.stages.engine import run_in_engine
-from ziplm.stages.measure import compare_models
+from ziplm.stages.measure import compare_models, for_measuring
 
 INT8_ALONE = "dense + int8"
 
@@ -119,8 +119,8 @@ def _ratios(
     start: Start, served: Mapping[str, PreTrainedModel], advance: Advance
 ) -> dict[str, tuple[float, float, float]]:
     """Measure all models in the same rounds; return speedups over the dense one, with their intervals."""
-    comparison = compare_models(
-        served,
+    comparison = compare_models(  # not with the models themselves: they are evaluated in float32
+        {name: for_measuring(model, start.setting) for name, model in served.items()},
         start.setting,
         max_seconds=start.options.measure_seconds * len(served) / 2,
         progress=lambda rounds, used: advance(used, 1.0),

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from latency_profiler import LatencyTable
 from transformers import PreTrainedModel
 
-from ziplm.architectures.attention_trace import BranchTrace
+from ziplm.architectures.attention_trace import AttentionTrace, BranchTrace
 from ziplm.architectures.base import Branch
 from ziplm.errors import NotFinite, UsageError
 from ziplm.options.targets import Target
-from ziplm.pipelines.stored import fisher_in
+from ziplm.pipelines.stored import ORDERS, fisher_in
 from ziplm.pipelines.values import Samples, Start, token_weights
 from ziplm.runs.folder import TENSORS, Format, Run
 from ziplm.runs.table import read_given_table, read_run_table
@@ -222,6 +222,8 @@ def _prune_chunk(
                     f"the priors of {branch.name} are not finite",
                     "check the weights of the model, and the data",
                 )
+            if isinstance(trace, AttentionTrace):  # a trace read from its file would prune every width again
+                priors[ORDERS] = trace.orders(known_widths)
             TENSORS.write(run.priors_file(branch.name), priors)
             files[branch.name].save(trace)
             advance(number + 1, len(own))

@@ -6,11 +6,13 @@ What int8 makes faster is not smaller: in torch, such a model takes longer by th
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from ziplm.options.targets import Target
 from ziplm.options.training import CHECKED_AT_ONCE, checks_within
 from ziplm.pipelines.recover import STEPS
-from ziplm.pipelines.units import UnitTimes, padded_tokens
+from ziplm.pipelines.samples import usual_lengths
+from ziplm.pipelines.units import UnitTimes, padded, padded_tokens
 from ziplm.pipelines.values import Start
 from ziplm.runs.folder import Run
 from ziplm.stages.choices import SECONDS, Choices
@@ -33,15 +35,16 @@ RACED = 0.4  # share of the samples on which the search evaluates a candidate, o
 TRIED = 0.7  # share of the evaluations after which a search usually ends, since nothing improves
 UNKNOWN_SPEEDUP = 2.0  # of a target that states no speed
 ATTEMPTS = 2  # finished models of a recover target, usually
+COUNTED = 2048  # training examples whose tokens are counted; all would have to be tokenised, in minutes
 PRIORS = 3  # solutions that are tried even without a search
 
 
-def _prunings(widths: Sequence[int]) -> float:
+def _prunings(widths: Sequence[int], exact: bool) -> float:
     """Return the work of pruning a branch with these widths of heads, in units of pruning it at the first.
 
-    Each smaller width is pruned twice: for its priors, and for the scores of the heads that it keeps.
+    Each smaller width is pruned for its priors, and once more for the exact prior, if there is one.
     """
-    return 1 + 2 * sum((width / widths[0]) ** 2 for width in widths[1:])
+    return 1 + (1 + exact) * sum((width / widths[0]) ** 2 for width in widths[1:])
 
 
 class CostModel:
@@ -78,13 +81,15 @@ class CostModel:
         fisher = 0.0 if run.fisher_file.exists() or not self._options.gradients else times.fisher
         rows = self._start.dense.config.hidden_size
         widths = self._start.head_widths(self._start.dense)
+        exact = self._options.gradients and self._start.task.head.pooled
         pruned = [
-            (branch.columns / current) ** 2 * _prunings(widths.get(branch.name, ())) for branch in branches
+            (branch.columns / current) ** 2 * _prunings(widths.get(branch.name, ()), exact)
+            for branch in branches
         ]
         prune = times.pruning * rows * sum(pruned)
         unseen = times.fisher * self._tokens(samples.not_calibrated) / current
         prune += unseen if widths else 0.0  # the scores of narrower heads
-        if self._options.gradients and self._start.task.head.pooled:  # the exact prior
+        if exact:
             prune += 2 * unseen
         return {"calibrate": (fisher + inputs) * self._tokens(samples.calibration) / current, "prune": prune}
 
@@ -96,10 +101,10 @@ class CostModel:
             "fit": FIT_ROUNDS * (self._times.export + self._measurement(speedup, ROUGH_ROUNDS, ROUGH_SHARE)),
             "refit": self._refit(speedup),
         }
-        if options.trains:
+        if options.trains and options.train_minutes is not None:
+            stages["finetune"] = 60 * options.train_minutes
+        elif options.trains:
             stages["finetune"] = self._finetuning(speedup, options.epochs_per_step, options.steps_per_target)
-            if options.train_minutes is not None:
-                stages["finetune"] = 60 * options.train_minutes
         if self._start.setting.runs_files:
             stages["export"] = self._times.export
         stages |= {"measure": self._measurement(speedup), "evaluate": self._evaluation_of_member(speedup)}
@@ -218,16 +223,22 @@ class CostModel:
             own += self._evaluation(in_torch)
         return own + self._comparison(self._start.samples.judging, faster)
 
+    @cached_property
+    def _training_tokens(self) -> float:
+        """Tokens of an epoch of training, estimated from random examples if there are many."""
+        train = self._start.splits.train
+        lengths = usual_lengths(train, COUNTED, self._options.seed)
+        return padded(lengths, self._options.train_batch_size) * len(train) / len(lengths)
+
     def _finetuning(self, speedup: float, epochs: float, steps: int, teacher: float = 1.0) -> float:
         batch, train = self._options.train_batch_size, self._start.splits.train
-        tokens = padded_tokens(train, batch)
         batch *= self._options.gradient_accumulation
         if steps > 0:
             epochs = steps * batch / len(train)
         parameters = sum(parameter.numel() for parameter in self._start.dense.parameters())
         each = self._times.training / self._in_torch(speedup) + teacher * self._times.forward
         updates = epochs * len(train) / batch
-        training = epochs * tokens * each + updates * parameters * self._times.optimizer
+        training = epochs * self._training_tokens * each + updates * parameters * self._times.optimizer
         if not (teacher and self._options.keep_best):
             return training
         apart = self._start.samples.judging

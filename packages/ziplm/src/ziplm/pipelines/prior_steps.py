@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from ziplm.architectures.attention_trace import AttentionTrace
 from ziplm.architectures.base import Branch
 from ziplm.files import checked
-from ziplm.pipelines.stored import exact_priors_in, priors_in, score_harms_in
+from ziplm.pipelines.stored import exact_priors_in, orders_in, priors_in, score_harms_in
 from ziplm.pipelines.values import Samples, Start
 from ziplm.runs.folder import TENSORS, Run
 from ziplm.stages.choices import Priors
@@ -23,14 +23,18 @@ def gather_priors(
     """Return the priors of all branches; for the exact prior, processes share the batches."""
     branches = start.remaining_branches(current)
     widths = start.head_widths(current)
+    narrowed = [branch for branch in branches if branch.name in widths]
     priors: dict[str, Priors] = {}
+    orders: dict[str, torch.Tensor] = {}
     for branch in branches:
         path = run.priors_file(branch.name)
         counts = len(widths.get(branch.name, ()))
         check = partial(priors_in, branch=branch, gradients=start.options.gradients, widths=counts)
-        priors[branch.name] = checked(path, check, TENSORS.read(path))
-
-    narrowed = [branch for branch in branches if branch.name in widths]
+        tensors = TENSORS.read(path)
+        priors[branch.name] = checked(path, check, tensors)
+        if branch in narrowed:
+            check_orders = partial(orders_in, branch=branch, widths=counts)
+            orders[branch.name] = checked(path, check_orders, tensors)
 
     def make_scores() -> dict[str, torch.Tensor]:
         score_traces = {branch: _attention_trace(traces, branch).scores for branch in narrowed}
@@ -51,8 +55,7 @@ def gather_priors(
         check_scores = partial(score_harms_in, branches=narrowed, widths=widths)
         found = run.stored(run.priors_file("scores"), make_scores, TENSORS, check_scores)
         for branch in narrowed:
-            values = _attention_trace(traces, branch).values
-            add_scores(priors[branch.name], values, found[branch.name], widths[branch.name])
+            add_scores(priors[branch.name], orders[branch.name], found[branch.name])
 
     def make() -> dict[str, torch.Tensor]:
         with run.stage("prune", "prune: exact prior") as advance:

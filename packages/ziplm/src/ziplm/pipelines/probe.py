@@ -117,7 +117,7 @@ def _forward_and_divergence(start: Start, few: _Few, now: Callable[[], float]) -
 
     def compare() -> None:
         for made, batch in zip(outputs, batches, strict=True):
-            start.task.head.divergence(start.dense, made, made, batch)
+            start.task.head.divergence(start.dense, made, start.dense, made, batch)
 
     return forward, _seconds(compare, now)
 

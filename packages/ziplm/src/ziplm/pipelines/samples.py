@@ -79,8 +79,7 @@ def _enough_samples(
     train: Sequence[Features], order: Sequence[int], task: Task, dense: PreTrainedModel
 ) -> int:
     """Return how many samples to calibrate on: at most the task's number, and fewer if they are long."""
-    architecture = architecture_of(dense)
-    widest = max(architecture.weight(dense, branch).shape[1] for branch in architecture.branches(dense))
+    widest = max(branch.columns for branch in architecture_of(dense).branches(dense))
     tokens = 0
     for count, index in enumerate(order[: task.calibration_samples]):
         if count >= ENOUGH_SAMPLES and tokens >= TOKENS_PER_COLUMN * widest:

@@ -22,6 +22,8 @@ from ziplm.stages.measure import Measured
 from ziplm.stages.search import Found
 from ziplm.tasks.base import Predictions
 
+ORDERS = "orders"
+"""Name of `AttentionTrace.orders` among the priors of an attention."""
 ROUNDING = 1 + 1e-9  # sums of costs depend on their order
 
 
@@ -99,10 +101,19 @@ def priors_in(
     tensors: Mapping[str, torch.Tensor], branch: Branch, gradients: bool, widths: int = 0
 ) -> Priors:
     """Return the priors of a branch: the harm of removing 0, 1, … of its groups, at each width of heads."""
-    _require(set(tensors) == {"own", "stream", *(("factored", "scalar") if gradients else ())})
-    for values in tensors.values():
+    priors = {name: values for name, values in tensors.items() if name != ORDERS or not widths}
+    _require(set(priors) == {"own", "stream", *(("factored", "scalar") if gradients else ())})
+    for values in priors.values():
         _require_prior(values, branch, widths)
-    return dict(tensors)
+    return priors
+
+
+def orders_in(tensors: Mapping[str, torch.Tensor], branch: Branch, widths: int) -> torch.Tensor:
+    """Return the heads in the order in which they are removed at each width, stored beside the priors."""
+    orders = tensors[ORDERS]
+    _require(orders.shape == (widths, branch.groups) and orders.dtype == torch.int64)
+    _require(all(sorted(order) == list(range(branch.groups)) for order in orders.tolist()))
+    return orders
 
 
 def exact_priors_in(

@@ -45,6 +45,11 @@ class UnitTimes:
 
 def padded_tokens(samples: Sequence[Features], batch_size: int) -> int:
     """Count the tokens of samples and their padding, in batches as `Task.batches` makes them."""
-    lengths = sorted(len(sample["input_ids"]) for sample in samples)
-    batches = [lengths[first : first + batch_size] for first in range(0, len(lengths), batch_size)]
+    return padded([len(sample["input_ids"]) for sample in samples], batch_size)
+
+
+def padded(lengths: Sequence[int], batch_size: int) -> int:
+    """Count the tokens of samples of these lengths as `padded_tokens` does."""
+    ordered = sorted(lengths)
+    batches = [ordered[first : first + batch_size] for first in range(0, len(ordered), batch_size)]
     return sum(len(batch) * batch[-1] for batch in batches)

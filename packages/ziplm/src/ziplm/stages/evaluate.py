@@ -101,7 +101,8 @@ def divergences_of_each(
         wanted = reference(batch)
         parts.append([])
         for model in models:
-            part = task.head.divergence(model, finite_outputs(task.head, model, batch), wanted, batch)
+            outputs = finite_outputs(task.head, model, batch)
+            part = task.head.divergence(model, outputs, reference.model, wanted, batch)
             require_finite("the divergence from the reference model", [torch.tensor(part.total)])
             parts[-1].append(part)
     return [list(of_model) for of_model in zip(*workers.gathered(parts), strict=True)]

@@ -1,5 +1,6 @@
 """Post-training quantisation of exported files to int8."""
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -8,6 +9,7 @@ import torch
 from latency_profiler import quantize_onnx, quantize_onnx_static, quantize_openvino
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ziplm.architectures.exported import files_of
 from ziplm.architectures.registry import positions_of
 from ziplm.errors import UsageError
 from ziplm.stages.export_graph import file_inputs
@@ -17,6 +19,7 @@ Scales = Literal["dynamic", "static"]
 
 HELD_OUT = 4  # every fourth sample judges static against dynamic quantisation, and does not calibrate
 MOST_SAMPLES, MOST_TOKENS = 128, 128
+LARGEST_FILE = 2**31 - 2**26  # bytes of weights that an ONNX file holds; more are in a second file
 
 
 def quantize_onnx_best(
@@ -29,7 +32,8 @@ def quantize_onnx_best(
 
     Args:
         source: ONNX file in float32.
-        destination: ONNX file to write.
+        destination: ONNX file to write. Weights that do not fit it go to a file beside it, with ``.data``
+            appended.
         samples: inputs by name; without them, scales are dynamic.
         error: returns how far a file is off on some of the samples. If static scales are no better than
             dynamic ones there, dynamic ones are used.
@@ -37,19 +41,21 @@ def quantize_onnx_best(
     Returns:
         The kind of scales.
     """
-    folded = fold_transposed_weights(source, destination.with_name(f"folded-{source.name}"))
-    quantize_onnx(folded, destination)
     judges, calibration = samples[::HELD_OUT], [s for n, s in enumerate(samples) if n % HELD_OUT]
-    chosen: Scales = "dynamic"
-    if calibration and error is not None:
-        static = quantize_onnx_static(folded, destination.with_name(f"static-{source.name}"), calibration)
-        if error(static, judges) < error(destination, judges):
-            static.replace(destination)
-            chosen = "static"
-        else:
-            static.unlink()
-    folded.unlink()
-    return chosen
+    with tempfile.TemporaryDirectory(dir=destination.parent) as folder:
+        folded = fold_transposed_weights(source, Path(folder) / f"folded-{source.name}")
+        quantize_onnx(folded, destination)
+        if not calibration or error is None:
+            return "dynamic"
+        # A file names the one with its weights, which is right only if both move and keep their names.
+        static = quantize_onnx_static(folded, Path(folder) / destination.name, calibration)
+        if error(static, judges) >= error(destination, judges):
+            return "dynamic"
+        for file in files_of(destination):
+            file.unlink()
+        for file in files_of(static):
+            file.replace(destination.with_name(file.name))
+        return "static"
 
 
 def quantize_openvino_file(
@@ -61,7 +67,7 @@ def quantize_openvino_file(
 
 
 def fold_transposed_weights(source: Path, destination: Path) -> Path:
-    """Write an ONNX file in which weights are multiplied as they are stored.
+    """Write an ONNX file in which weights are multiplied as they are stored; large ones to a second file.
 
     A language head that shares the matrix of the embeddings is exported as the product with its transpose.
     The quantiser would skip it, since it sees no constant there, although it can take most of the time.
@@ -79,8 +85,8 @@ def fold_transposed_weights(source: Path, destination: Path) -> Path:
         turned = values.transpose(*order) if order else values.transpose()
         model.graph.initializer.append(numpy_helper.from_array(turned.copy(), node.output[0]))
         model.graph.node.remove(node)
-    large = sum(tensor.ByteSize() for tensor in model.graph.initializer) > 2**31 - 2**26
-    onnx.save(model, destination, save_as_external_data=large)
+    large = sum(tensor.ByteSize() for tensor in model.graph.initializer) > LARGEST_FILE
+    onnx.save(model, destination, save_as_external_data=large, location=f"{destination.name}.data")
     return destination
 
 

@@ -11,7 +11,7 @@ tr(S_q ΔB Γ_q ΔBᵀ), where S_q and Γ_q are the second moments of q and a.
 from collections.abc import Mapping, Sequence
 
 import torch
-from obs_structured import ScoreTrace, WidthTrace
+from obs_structured import ScoreTrace
 from transformers import PreTrainedModel
 
 from ziplm.architectures.base import Branch
@@ -59,19 +59,18 @@ def score_harms(
     }
 
 
-def add_scores(priors: Priors, values: WidthTrace, harms: torch.Tensor, widths: Sequence[int]) -> None:
+def add_scores(priors: Priors, orders: torch.Tensor, harms: torch.Tensor) -> None:
     """Add the harm of the scores of kept heads to the priors of an attention.
 
     Args:
         priors: the priors of `branch_priors`, which are changed.
-        values: trace of the values, which knows the heads that each size keeps.
+        orders: the heads in the order in which they are removed at each width, from `AttentionTrace.orders`.
         harms: the attention's harms from `score_harms`, (widths, heads).
-        widths: widths that its heads may get, the present one first.
     """
     scores = torch.zeros_like(priors["factored"])
-    for row, width in enumerate(widths):
-        for removed in range(values.heads + 1) if row else ():
-            scores[row, removed] = harms[row, values.kept(removed, width).cpu()].sum()
+    for row, order in enumerate(orders):
+        for removed in range(len(order) + 1) if row else ():
+            scores[row, removed] = harms[row, order[removed:].sort().values].sum()
     whole = float(priors["factored"][0, -1])  # all heads removed
     for name, prior in priors.items():
         if name == "own":  # a root

@@ -136,7 +136,11 @@ class CandidateLoss:
         self._batches = [batches[number] for share in shares for number in share]
         ends = [0, *itertools.accumulate(map(len, shares))]
         self._legs = [range(first, last) for first, last in itertools.pairwise(ends)]
-        self._reference = self._reference_outputs(reference)
+        if reference is None:
+            reference = DenseOutputs(stitcher.model, task)
+            stitcher.install([branch.size for branch in stitcher.branches])
+        self._reference_model = reference.model
+        self._reference = [] if loss == "task" else [reference(batch) for batch in self._batches]
         self._layers = stitcher.architecture.layers(stitcher.model)
         # Only the inputs of every stride-th layer are remembered, so that they fit in `state_bytes`. Two sets
         # of states are in memory: those of the best candidate and of the one whose loss is computed.
@@ -146,15 +150,6 @@ class CandidateLoss:
         self._best_sizes: list[Size] = []
         self._best_parts: list[Divergence] = []
         self._best_states: dict[int, list[torch.Tensor]] = {}
-
-    def _reference_outputs(self, reference: DenseOutputs | None) -> list[torch.Tensor]:
-        """Return the outputs that the loss refers to."""
-        if self._loss == "task":
-            return []
-        if reference is None:
-            self._stitcher.install([branch.size for branch in self._stitcher.branches])
-            reference = DenseOutputs(self._stitcher.model, self._task)
-        return [reference(batch) for batch in self._batches]
 
     def _state_bytes(self) -> int:
         """Return the bytes of one layer's output over all batches."""
@@ -219,7 +214,8 @@ class CandidateLoss:
         if self._loss == "task":
             count = head.counted_labels(batch)
             return Divergence(float(model(**batch).loss) * count if count else 0.0, count)
-        return head.divergence(model, head.outputs(model, batch), self._reference[number], batch)
+        outputs = head.outputs(model, batch)
+        return head.divergence(model, outputs, self._reference_model, self._reference[number], batch)
 
     def _first_to_run(self, sizes: Sequence[Size]) -> int:
         """Return the last layer whose input is remembered from the best candidate and still the same."""

@@ -30,6 +30,9 @@ from ziplm.tasks.inference import evaluation_batches, inference
 from ziplm.tasks.metrics import METRICS
 from ziplm.tasks.reading import as_is, read_parts
 
+MULTI_LABEL = "multi_label_classification"
+"""Problem type of models that predict for each label whether a text has it."""
+
 
 class SequenceTask(Task):
     """Predict a class or a number for a text or a pair of texts.
@@ -59,8 +62,13 @@ class SequenceTask(Task):
         self.head: Head = Regression() if regression else Classification()
 
     def load_model(self, path: str, **options: Any) -> PreTrainedModel:
-        """See `Task.load_model`. A model without a padding token gets its end-of-text token for padding."""
+        """See `Task.load_model`. A model without a padding token gets its end-of-text token for padding.
+
+        Raises:
+            UsageError: also if the model predicts any number of labels for a text.
+        """
         model = super().load_model(path, **options)
+        self.require_one_label(model)
         if model.config.pad_token_id is None and isinstance(model.config.eos_token_id, int):
             model.config.pad_token_id = model.config.eos_token_id
         return model
@@ -69,6 +77,7 @@ class SequenceTask(Task):
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: Source, max_length: int
     ) -> Splits:
         """See `Task.load_splits`. Training examples are tokenised on access."""
+        self.require_one_label(model)
         self.check_outputs(model)
         self.padding_id = padding_token(model, tokenizer)
         train, evaluation = self.read(source)
@@ -113,6 +122,14 @@ class SequenceTask(Task):
             raise UsageError(
                 f"the model has {outputs_of(model)} output, but task {self.name} needs one for each class",
                 "give a model with a classification head",
+            )
+
+    def require_one_label(self, model: PreTrainedModel) -> None:
+        """Raise UsageError if a text may have several labels, so that the largest output says too little."""
+        if getattr(model.config, "problem_type", None) == MULTI_LABEL:
+            raise UsageError(
+                f"the model is a {MULTI_LABEL}, but task {self.name} needs one label for each text",
+                "give a model that predicts a single label, since others are not supported",
             )
 
     def predict(
@@ -169,4 +186,4 @@ class ClassificationTask(SequenceTask):
         if train is None:
             return None
         column = label_column(train, source.label_column, self.label_names)
-        return AutoModelForSequenceClassification, classes_in(train, column)
+        return AutoModelForSequenceClassification, classes_in(train, column) | {"problem_type": None}

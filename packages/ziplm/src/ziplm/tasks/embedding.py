@@ -24,6 +24,7 @@ from ziplm.tasks.reading import read_parts
 from ziplm.tasks.sentence_folder import Pooling, copy_settings, read_settings
 
 NEIGHBOURS = 10
+KNOWN_SPLITS = 8  # splits whose neighbours are remembered
 ROWS = 1024  # rows of the similarity matrix computed at a time
 
 
@@ -55,6 +56,8 @@ class EmbeddingTask(Task):
         self.metric = "spearman"
         self.longest: int | None = None
         self.reference: torch.Tensor | None = None
+        # The model and the features are kept, so that no other ones can be taken for them.
+        self._known: list[tuple[PreTrainedModel, Sequence[Features], torch.Tensor]] = []
 
     def load_model(self, path: str, **options: Any) -> PreTrainedModel:
         """Load the model without its head, and read the settings of sentence-transformers beside it."""
@@ -108,9 +111,19 @@ class EmbeddingTask(Task):
         return embeddings
 
     def prepare_reference(self, model: PreTrainedModel, features: Sequence[Features]) -> None:
-        """Remember the dense model's nearest neighbours; not needed for pairs with scores."""
-        if "score" not in features[0]:
-            self.reference = nearest(self.embed(model, features))
+        """Remember the dense model's nearest neighbours; not needed for pairs with scores.
+
+        They are found once for each split, since every member is compared with them. The model's weights and
+        the features must not change.
+        """
+        if "score" in features[0]:
+            return
+        for dense, texts, neighbours in self._known:
+            if dense is model and texts is features:
+                self.reference = neighbours
+                return
+        self.reference = nearest(self.embed(model, features))
+        self._known = [*self._known[1 - KNOWN_SPLITS :], (model, features, self.reference)]
 
     def predict(
         self,

@@ -121,7 +121,8 @@ class GlueTask(SequenceTask):
         """See `Task.new_head`. The classes have the names of GLUE."""
         names = dict(enumerate(self.spec.labels or ("score",)))
         numbers = {name: number for number, name in names.items()}
-        return AutoModelForSequenceClassification, {"id2label": names, "label2id": numbers}
+        settings = {"id2label": names, "label2id": numbers, "problem_type": None}
+        return AutoModelForSequenceClassification, settings
 
     def load_test(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: Source, max_length: int

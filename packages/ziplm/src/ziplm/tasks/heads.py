@@ -92,13 +92,19 @@ class Head(ABC):
 
     @abstractmethod
     def divergence(
-        self, model: PreTrainedModel, outputs: torch.Tensor, reference: torch.Tensor, batch: Batch
+        self,
+        model: PreTrainedModel,
+        outputs: torch.Tensor,
+        reference_model: PreTrainedModel,
+        reference: torch.Tensor,
+        batch: Batch,
     ) -> Divergence:
         """Return how far outputs are from those of a reference model: KL(reference ‖ outputs), or a distance.
 
         Args:
-            model: its language head turns hidden states into logits; heads without hidden states ignore it.
-            outputs: result of `outputs` for the model to judge.
+            model: the model to judge; its language head turns its own hidden states into logits.
+            outputs: result of `outputs` for it.
+            reference_model: the reference model, whose language head may differ, as after fine-tuning.
             reference: result of `outputs` for the reference model.
             batch: the batch that both models were called with.
         """
@@ -127,7 +133,12 @@ class Classification(Head):
         return sampled_log_probability(outputs, generator)
 
     def divergence(
-        self, model: PreTrainedModel, outputs: torch.Tensor, reference: torch.Tensor, batch: Batch
+        self,
+        model: PreTrainedModel,
+        outputs: torch.Tensor,
+        reference_model: PreTrainedModel,
+        reference: torch.Tensor,
+        batch: Batch,
     ) -> Divergence:
         """Return KL over classes, summed over samples."""
         return Divergence(kl_divergence(outputs, reference), len(outputs))
@@ -150,7 +161,12 @@ class TokenClassification(Head):
         return sampled_log_probability(outputs[_labelled(batch)], generator)
 
     def divergence(
-        self, model: PreTrainedModel, outputs: torch.Tensor, reference: torch.Tensor, batch: Batch
+        self,
+        model: PreTrainedModel,
+        outputs: torch.Tensor,
+        reference_model: PreTrainedModel,
+        reference: torch.Tensor,
+        batch: Batch,
     ) -> Divergence:
         """Return KL over classes, summed over tokens."""
         counted = _labelled(batch)
@@ -173,7 +189,12 @@ class Spans(Head):
         return sampled_log_probability(outputs.flatten(0, 1), generator)
 
     def divergence(
-        self, model: PreTrainedModel, outputs: torch.Tensor, reference: torch.Tensor, batch: Batch
+        self,
+        model: PreTrainedModel,
+        outputs: torch.Tensor,
+        reference_model: PreTrainedModel,
+        reference: torch.Tensor,
+        batch: Batch,
     ) -> Divergence:
         """Return KL over positions, summed over starts, ends and samples."""
         return Divergence(kl_divergence(outputs.flatten(0, 1), reference.flatten(0, 1)), len(outputs))
@@ -195,7 +216,12 @@ class Regression(Head):
         return _projected(outputs, generator)
 
     def divergence(
-        self, model: PreTrainedModel, outputs: torch.Tensor, reference: torch.Tensor, batch: Batch
+        self,
+        model: PreTrainedModel,
+        outputs: torch.Tensor,
+        reference_model: PreTrainedModel,
+        reference: torch.Tensor,
+        batch: Batch,
     ) -> Divergence:
         """Return half the squared distance, which is the KL of unit normals around the predictions."""
         return Divergence(float((outputs - reference).double().square().sum()) / 2, len(outputs))
@@ -230,7 +256,12 @@ class Embedding(Head):
         return _projected(outputs, generator)
 
     def divergence(
-        self, model: PreTrainedModel, outputs: torch.Tensor, reference: torch.Tensor, batch: Batch
+        self,
+        model: PreTrainedModel,
+        outputs: torch.Tensor,
+        reference_model: PreTrainedModel,
+        reference: torch.Tensor,
+        batch: Batch,
     ) -> Divergence:
         """Return the cosine distance, summed over samples."""
         return Divergence(float((1 - (outputs * reference).double().sum(-1)).sum()), len(outputs))

@@ -52,14 +52,19 @@ class LanguageModel(Head):
         return total + ((rows - rows.detach()) * torch.cat(slopes)).sum()
 
     def divergence(
-        self, model: PreTrainedModel, outputs: torch.Tensor, reference: torch.Tensor, batch: Batch
+        self,
+        model: PreTrainedModel,
+        outputs: torch.Tensor,
+        reference_model: PreTrainedModel,
+        reference: torch.Tensor,
+        batch: Batch,
     ) -> Divergence:
         """Return KL over the vocabulary, summed over predicted positions."""
-        head = language_head(model)
+        head, reference_head = language_head(model), language_head(reference_model)
         predicted = self.predicted(batch)
         pairs = zip(outputs[predicted].split(ROWS), reference[predicted].split(ROWS), strict=True)
         return Divergence(
-            sum(kl_divergence(head(own), head(other)) for own, other in pairs), int(predicted.sum())
+            sum(kl_divergence(head(own), reference_head(other)) for own, other in pairs), int(predicted.sum())
         )
 
     def predicted(self, batch: Batch) -> torch.Tensor:
