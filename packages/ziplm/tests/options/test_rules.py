@@ -133,5 +133,5 @@ def test_at_most_two_text_columns_are_allowed() -> None:
 def test_alternatives_are_refused_where_nothing_is_measured() -> None:
     options_with(alternatives=True)
     options_with(latency_table="latency.json")
-    with pytest.raises(UsageError, match="alternatives are measured here, .*; leave out --alternatives, or"):
+    with pytest.raises(UsageError, match=r"alternatives are measured here, .*; leave out --alternatives, or"):
         options_with(alternatives=True, latency_table="latency.json")

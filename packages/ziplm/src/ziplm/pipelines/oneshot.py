@@ -16,6 +16,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from ziplm.errors import UnreachableTarget
 from ziplm.options.options import Options
 from ziplm.options.targets import Target
 from ziplm.pipelines import (
@@ -66,7 +67,16 @@ def compress_oneshot(options: Options, targets: Sequence[Target], run: Run) -> N
 def prune_model(
     start: Start, current: PreTrainedModel, dense_choices: Choices, samples: Samples, seed: int, run: Run
 ) -> Pruned:
-    """Calibrate and prune the current model: everything that its targets share."""
+    """Calibrate and prune the current model: everything that its targets share.
+
+    Raises:
+        UnreachableTarget: if all its branches are removed, as the member before may be in a gradual run.
+    """
+    if not start.remaining_branches(current):
+        raise UnreachableTarget(
+            "nothing is left to prune: all attention heads and FFN columns of the current model are removed",
+            "leave out this target and faster ones",
+        )
     fisher = common_steps.calibrate(start, current, samples, seed, run)
     traces = common_steps.prune(start, current, samples, fisher, run)
     priors = prior_steps.gather_priors(start, current, samples, traces, seed, run)
