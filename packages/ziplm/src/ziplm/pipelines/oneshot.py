@@ -112,10 +112,14 @@ def make_recovering(
     """Make the model for a target that states a share of the metric: the best of a few attempts."""
     guess = target_steps.guess_speedup(start, pruned, target, run)
 
-    def build(number: int, speedup: float) -> Candidate:
+    def build(number: int, speedup: float) -> Candidate | None:
         aim = Target("speedup", speedup, target.limits)
         state = run.target_state(target.name) / f"attempt{number}"
-        return build_and_finish(start, pruned, target, aim, recipe, state, run)
+        try:
+            return build_and_finish(start, pruned, target, aim, recipe, state, run)
+        except UnreachableTarget as error:  # in all processes, also if only the first one measured
+            run.reporter.note(f"recover: {speedup:.2f}x is not reached: {error.message}")
+            return None
 
     largest_speedup = pruned.choices.largest_speedup
     found = fastest_that_recovers(guess, largest_speedup, start.task.greater_is_better, build)
