@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ziplm
 from latency_profiler import LatencyTable
 from ziplm import Options
+from ziplm.pipelines import plan as plans
 from ziplm.pipelines.common_steps import make_choices
 from ziplm.pipelines.cost_model import FIT_ROUNDS, RACED, CostModel
 from ziplm.pipelines.estimates import Estimates, estimate
@@ -201,6 +203,53 @@ def test_gradual_runs_prune_and_train_for_each_target(tmp_path: Path) -> None:
     assert first["calibrate"] == pytest.approx(1.5 * second["calibrate"])  # it starts from the 1.5x member
     assert first["finetune"] > 4 * 8 * (3 / 1.5 + 1)  # four steps of eight examples, teacher, optimizer
     assert list(first).index("refit") < list(first).index("finetune") < list(first).index("measure")
+
+
+def test_a_resumed_gradual_run_starts_from_the_last_member(tmp_path: Path) -> None:
+    """Intermediate results of a target are those of its step from the member before."""
+    options = {**gradual_options(tmp_path), "output": str(tmp_path / "run"), "speedup": [1.5, 2.5, 4.0]}
+    run, fresh = Run(options["output"]), estimated(options).targets
+    run.member_folder("1.5x").mkdir(parents=True)
+    run.report_file("1.5x").write_text("{}")
+    resumed = estimated(options).targets
+    assert resumed == {
+        # The evaluation of the dense model, which is not stored here, comes with the first target.
+        "2.5x": {**fresh["2.5x"], "evaluate": fresh["2.5x"]["evaluate"] + tokens(options, "evaluation")},
+        "4x": fresh["4x"],
+    }
+
+    def store_results(step: Run) -> None:
+        """Store the result of a search, and half of the traces."""
+        step.target_state("2.5x").mkdir(parents=True)
+        (step.target_state("2.5x") / "found.json").write_text("{}")
+        step.trace_file("").parent.mkdir()
+        for layer in range(3):
+            step.trace_file(f"layer{layer}.ffn").touch()
+
+    store_results(run.for_target("2.5x", "dense"))
+    assert estimated(options).targets == resumed  # control: another step
+    store_results(run.for_target("2.5x", "1.5x"))
+    found = estimated(options).targets["2.5x"]
+    assert "search" not in found
+    assert 0 < found["prune"] < resumed["2.5x"]["prune"]
+
+
+def test_a_dry_run_knows_the_members_of_earlier_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans, "probe", lambda start: UNIT)
+    options = {**gradual_options(tmp_path), "output": str(tmp_path / "run"), "speedup": [1.5]}
+    ziplm.compress(**options)
+
+    def calibration(**more: Any) -> str:
+        lines = plan(Options(**{**options, **more}), Silent()).splitlines()
+        (line,) = (line for line in lines if line.startswith("  calibrate: "))
+        return line
+
+    new = {"output": str(tmp_path / "new")}
+    whole, first = calibration(speedup=[1.5, 2.5], **new), calibration(speedup=[2.5], **new)
+    assert calibration(speedup=[2.5]) == calibration(speedup=[1.5, 2.5])
+    assert calibration(speedup=[2.5]) not in (whole, first)  # control: from the dense model
 
 
 def test_finetuned_runs_prune_once_and_train_each_target(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ Each target starts from the finished member of the target before. Speedups and t
 dense model throughout.
 """
 
-import math
 import shutil
 import zlib
 from dataclasses import replace
@@ -25,7 +24,7 @@ from ziplm.pipelines.recipe import Recipe, make_recipe
 from ziplm.pipelines.samples import draw_samples
 from ziplm.pipelines.values import Start
 from ziplm.runs.folder import Run
-from ziplm.stages.choices import SECONDS, Choices
+from ziplm.stages.choices import Choices
 
 
 def compress_gradually(options: Options, run: Run) -> None:
@@ -43,13 +42,12 @@ def compress_gradually(options: Options, run: Run) -> None:
     table = common_steps.profile(start, run)
     dense_choices = common_steps.make_choices(start, start.dense, table)
     common_steps.require_reachable(dense_choices, targets)
-    # The slowest first; targets with limits alone come before all others.
-    targets.sort(key=lambda target: -dense_choices.budgets(target).get(SECONDS, math.inf))
+    targets = dense_choices.slowest_first(targets)
     forecast(start, dense_choices, targets, run)
     start = training_steps.train_dense(start, recipe, run)
     current, previous = start.dense, "dense"
     for target in targets:
-        target_run = run.for_target(f"{target.name}-from-{previous}")
+        target_run = run.for_target(target.name, previous)
         folder = run.member_folder(target.name)
         if run.workers.missing(folder / "metrics.json"):
             run.begin_target(target.name, f"target {target.name}, from {previous}")

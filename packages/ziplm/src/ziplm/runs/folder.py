@@ -75,9 +75,12 @@ class Run:
         self.forecast: Forecast | None = None
         self._known: set[Path] = set()  # stored results that this process has made or mentioned
 
-    def for_target(self, name: str) -> "Run":
-        """Return the same run with separate intermediate results, for one target of a gradual run."""
-        state = self.folder / "state" / "steps" / name
+    def for_target(self, target: str, previous: str) -> "Run":
+        """Return the same run with separate intermediate results, for one target of a gradual run.
+
+        They depend on the member that the target starts from, `previous`.
+        """
+        state = self.folder / "state" / "steps" / f"{target}-from-{previous}"
         run = Run(self.folder, self.workers, self.reporter, state, self.command)
         run.lock, run._known, run.forecast = self.lock, self._known, self.forecast
         return run
