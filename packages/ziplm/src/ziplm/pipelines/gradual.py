@@ -31,8 +31,7 @@ def compress_gradually(options: Options, run: Run) -> None:
     """Make all targets that are not finished yet, each from the one before, and report on the whole family.
 
     Finished targets of earlier commands in the run folder are starting points as well. The traces of a
-    target and the checkpoints of its training take several times a model's size. They are deleted when its
-    member is finished.
+    target take several times a model's size. They are deleted when its member is finished.
     """
     targets = load_options(run.options_file).targets()
     if any(target.kind == "recover" for target in targets):
@@ -54,7 +53,7 @@ def compress_gradually(options: Options, run: Run) -> None:
             seed = _seed_of(options.seed, previous, target)
             seeded = replace(recipe, training=replace(recipe.training, seed=seed))
             make_member(start, dense_choices, current, target, seeded, target_run)
-        run.workers.first(partial(_drop_intermediate_results, target_run, target.name))
+        run.workers.first(partial(shutil.rmtree, target_run.state / "traces", ignore_errors=True))
         current, previous = load_member(start, folder), target.name
     if options.alternatives:
         measure_alternatives(start, dense_choices, targets, run)
@@ -89,8 +88,3 @@ def make_member(
     summary = training_steps.finetune_member(start, recipe, shrunk.model, state, run) if trains else None
     candidate = finish(start, pruned, target, shrunk, state, run, summary)
     target_steps.save_member(start, candidate, run.member_folder(target.name), run)
-
-
-def _drop_intermediate_results(target_run: Run, target: str) -> None:
-    shutil.rmtree(target_run.state / "traces", ignore_errors=True)
-    training_steps.drop_checkpoints(target_run.training_folder(target))

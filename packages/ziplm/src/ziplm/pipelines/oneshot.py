@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from ziplm.errors import UnreachableTarget
 from ziplm.options.options import Options
 from ziplm.options.targets import Target
+from ziplm.options.toml import load_options
 from ziplm.pipelines import (
     common_steps,
     engine_steps,
@@ -28,7 +29,7 @@ from ziplm.pipelines import (
     target_steps,
     training_steps,
 )
-from ziplm.pipelines.alternatives import measure_alternatives
+from ziplm.pipelines.alternatives import lacks_alternatives, measure_alternatives
 from ziplm.pipelines.estimates import forecast
 from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.recipe import Recipe, make_recipe
@@ -41,27 +42,42 @@ from ziplm.stages.choices import Choices
 from ziplm.stages.priors import prior_names_for
 
 
-def compress_oneshot(options: Options, targets: Sequence[Target], run: Run) -> None:
-    """Make a member of the family for each target."""
-    start = load_start(options, run)
-    recipe = make_recipe(start, run.workers) if options.trains else None
-    table = common_steps.profile(start, run)
-    dense_choices = common_steps.make_choices(start, start.dense, table)
-    common_steps.require_reachable(dense_choices, targets)
-    forecast(start, dense_choices, targets, run)
-    if recipe is not None:
-        start = training_steps.train_dense(start, recipe, run)
-    pruned = prune_model(start, start.dense, dense_choices, start.samples, options.seed, run)
+def compress_oneshot(options: Options, run: Run) -> None:
+    """Make all targets that are not finished yet, and report on the whole family.
+
+    The family includes finished targets of earlier commands in the run folder. Nothing is loaded if neither a
+    member nor the alternatives are missing.
+    """
+    targets = load_options(run.options_file).targets()
+    todo = run.workers.first(lambda: [target for target in targets if not run.is_done(target.name)])
+    if todo or (options.alternatives and run.workers.first(partial(lacks_alternatives, run, targets))):
+        start = load_start(options, run)
+        recipe = make_recipe(start, run.workers) if options.trains else None
+        table = common_steps.profile(start, run)
+        dense_choices = common_steps.make_choices(start, start.dense, table)
+        common_steps.require_reachable(dense_choices, todo)
+        if todo:
+            forecast(start, dense_choices, todo, run)
+        if recipe is not None:
+            start = training_steps.train_dense(start, recipe, run)
+        if todo:
+            make_members(start, dense_choices, todo, recipe, run)
+        if options.alternatives:
+            measure_alternatives(start, dense_choices, targets, run)
+    if options.trains:
+        training_steps.write_family_report(run)
+
+
+def make_members(
+    start: Start, dense_choices: Choices, targets: Sequence[Target], recipe: Recipe | None, run: Run
+) -> None:
+    """Make a member of the family for each target, all from the same traces of the dense model."""
+    pruned = prune_model(start, start.dense, dense_choices, start.samples, start.options.seed, run)
     for number, target in enumerate(targets, 1):
         run.begin_target(target.name, f"target {target.name} ({number} of {len(targets)})")
         make = make_recovering if target.kind == "recover" else make_candidate
         candidate = make(start, pruned, target, recipe, run)
         target_steps.save_member(start, candidate, run.member_folder(target.name), run)
-        run.workers.first(partial(training_steps.drop_trainings, run.target_state(target.name)))
-    if options.alternatives:
-        measure_alternatives(start, dense_choices, targets, run)
-    if recipe is not None:
-        training_steps.write_family_report(run)
 
 
 def prune_model(

@@ -101,14 +101,15 @@ class Run:
         """Return the folder of one target's intermediate results."""
         return self.state / "targets" / target
 
-    def exported_folders(self, target: str) -> list[Path]:
-        """Return the folders of exported files that are needed only until a target's member is saved."""
-        places = [self.folder / "state" / "targets", *self.folder.glob("state/steps/*/targets")]
-        return [found for place in places for found in (place / target).rglob("exported")]
+    def unneeded_folders(self) -> list[Path]:
+        """Return the folders in the state of finished targets that were needed until the member was saved.
 
-    def training_folder(self, target: str) -> Path:
-        """Return the folder of the checkpoints of one target's fine-tuning."""
-        return self.target_state(target) / "training"
+        They hold exported files and the checkpoints of trainings, also of attempts that were not chosen.
+        """
+        places = [self.folder / "state" / "targets", *self.folder.glob("state/steps/*/targets")]
+        finished = [state for place in places for state in place.glob("*") if self.is_done(state.name)]
+        names = ("exported", "training/checkpoint-*")
+        return [found for state in finished for name in names for found in state.rglob(name)]
 
     def member_folder(self, target: str) -> Path:
         """Return the checkpoint folder of one target; it appears when it is complete."""

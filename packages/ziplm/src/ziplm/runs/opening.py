@@ -51,9 +51,8 @@ def _logged(run: Run) -> Iterator[None]:
 def _take(run: Run, options: Options, held: ExitStack) -> None:
     """Lock the folder for as long as the stack is open, and check that it belongs to this run."""
     run.lock = claim(run.folder, held)
-    targets = [target.name for target in options.targets()]
-    require_own_contents(run, targets)
-    remove_leftovers(run, targets)
+    require_own_contents(run, [target.name for target in options.targets()])
+    remove_leftovers(run)
     run.now_file.unlink(missing_ok=True)  # of a process that was killed
     save_options(with_absolute_paths(with_finished_targets(run, options)), run.options_file)
 
