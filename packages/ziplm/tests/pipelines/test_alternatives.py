@@ -11,7 +11,6 @@ from ziplm.pipelines import alternatives, oneshot, training_steps
 from ziplm.pipelines.oneshot import finish
 from ziplm.pipelines.recover import Candidate
 from ziplm.pipelines.values import Pruned, Start
-from ziplm.runs.folder import Run
 from ziplm_clock import count_products
 from ziplm_compressed import Recorder, options_for
 from ziplm_gradual import gradual_options
@@ -126,21 +125,3 @@ def test_an_interrupted_run_still_reports_on_the_family(tmp_path: Path) -> None:
     ziplm.compress(**{**options, "speedup": [2.5]}, progress=recorder)
     assert (read_json(report)["targets"], read_json(report)["trainings"]) == (["1.5x", "2.5x"], 2)
     assert recorder.stages == []
-
-
-@pytest.mark.parametrize(
-    "state", ["targets/1.5x", "targets/1.5x/attempt1", "steps/1.5x-from-dense/targets/1.5x"]
-)
-def test_checkpoints_that_a_killed_run_has_left_are_deleted(tmp_path: Path, state: str) -> None:
-    """Only those of finished targets: others are still needed."""
-    options = {**gradual_options(tmp_path), "output": str(tmp_path / "run"), "mode": "finetune"}
-    ziplm.compress(**{**options, "speedup": [1.5]})
-    run = Run(options["output"])
-    left = run.folder / "state" / state / "training" / "checkpoint-4"
-    needed = run.target_state("9x") / "training" / "checkpoint-4"
-    for folder in (left, needed):
-        folder.mkdir(parents=True)
-        (folder / "optimizer.pt").touch()
-    ziplm.compress(**{**options, "speedup": [1.5]})
-    assert not left.exists()
-    assert needed.exists()

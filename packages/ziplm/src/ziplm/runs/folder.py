@@ -109,7 +109,8 @@ class Run:
         places = [self.folder / "state" / "targets", *self.folder.glob("state/steps/*/targets")]
         finished = [state for place in places for state in place.glob("*") if self.is_done(state.name)]
         names = ("exported", "training/checkpoint-*")
-        return [found for state in finished for name in names for found in state.rglob(name)]
+        found = [path for state in finished for name in names for path in state.rglob(name)]
+        return [path for path in found if path.is_dir()]
 
     def member_folder(self, target: str) -> Path:
         """Return the checkpoint folder of one target; it appears when it is complete."""
