@@ -43,6 +43,19 @@ def parts_of(loss: Callable[[Sequence[Size]], float]) -> Callable[[Sequence[Size
 true_parts = parts_of(true_loss)
 
 
+class CountedLoss:
+    """The true loss; one of its calls raises an error."""
+
+    def __init__(self, last: int, error: type[BaseException]) -> None:
+        self.calls, self.last, self.error = 0, last, error
+
+    def __call__(self, sizes: Sequence[Size]) -> float:
+        self.calls += 1
+        if self.calls == self.last:
+            raise self.error
+        return true_loss(sizes)
+
+
 def choices_with(**harms: Sequence[float]) -> Choices:
     """Return choices with priors by name, each given as the estimated harm of removing each branch."""
     priors: dict[str, Priors] = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from obs_structured import Moments
 from torch import nn
-from ziplm.errors import ZipLMError
+from ziplm.errors import UnreachableTarget, ZipLMError
 from ziplm.runs.workers import Workers, join
 
 COLLECTIVES: dict[str, Callable[[Workers], Any]] = {
@@ -50,6 +50,15 @@ def fail_together(workers: Workers) -> None:
     workers.led(lambda function: function(0), fail)
 
 
+def fail_to_reach(workers: Workers) -> None:
+    """Raise an error of ours in the first process alone."""
+
+    def fail() -> None:
+        raise UnreachableTarget("too slow", "as planned")
+
+    workers.first(fail)
+
+
 def misuse(rank: int, notes: Path) -> None:
     """Call each collective inside `first`, in one of two processes; note the errors, and what works after."""
     workers = join("cpu")
@@ -58,6 +67,7 @@ def misuse(rank: int, notes: Path) -> None:
         for name, call in COLLECTIVES.items()
     }
     found["fail_together"] = error_of(lambda: fail_together(workers))
+    found["fail_to_reach"] = error_of(lambda: fail_to_reach(workers))
     found["sum"] = sum_of_all(workers)
     found["ranks"] = workers.gathered([rank])
     notes.mkdir(exist_ok=True)

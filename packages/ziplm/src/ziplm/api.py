@@ -107,8 +107,8 @@ def run_compress(options: Options, reporter: Reporter, command: str, inputs: Inp
         workers.first(partial(keep_inputs, run, options, inputs or Inputs()))
         if options.mode == "gradual":
             compress_gradually(options, run)
-        elif todo := workers.first(lambda: [target for target in targets if not run.is_done(target.name)]):
-            compress_oneshot(options, todo, run)  # also with fine-tuning
+        else:
+            compress_oneshot(options, run)  # also with fine-tuning
         return read_family(run, targets)
 
 

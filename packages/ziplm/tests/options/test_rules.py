@@ -128,3 +128,10 @@ def test_at_most_two_text_columns_are_allowed() -> None:
     options_with(text_column=("a", "b"))
     with pytest.raises(UsageError, match="3 text columns; give one or two"):
         options_with(text_column=("a", "b", "c"))
+
+
+def test_alternatives_are_refused_where_nothing_is_measured() -> None:
+    options_with(alternatives=True)
+    options_with(latency_table="latency.json")
+    with pytest.raises(UsageError, match=r"alternatives are measured here, .*; leave out --alternatives, or"):
+        options_with(alternatives=True, latency_table="latency.json")

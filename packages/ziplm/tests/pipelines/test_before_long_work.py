@@ -182,3 +182,13 @@ def test_a_dry_run_refuses_unreachable_limits_beside_a_share_of_the_metric(
         plan(options, Silent())
     within = Options.of(options_for(files, "gpt2", tmp_path / "run", recover=[0.9], params=[10**6]))
     assert "targets: recover0.9-params1e+06" in plan(within, Silent())  # control
+
+
+def test_a_gradual_run_ends_where_nothing_is_left_to_prune(folder: Path, tmp_path: Path) -> None:
+    """For 5.475x, all branches are removed, which the table says is 5.477x."""
+    result = command(folder, tmp_path / "run", *GRADUAL, "--speedup", 5.475, "--speedup", 5.477)
+    assert result.exit_code == UnreachableTarget.exit_code
+    assert "nothing is left to prune: all attention heads and FFN columns" in result.stderr.splitlines()[-1]
+    sizes = json.loads((tmp_path / "run/5.475x/metrics.json").read_text())["sizes"]
+    assert set(map(sum, sizes.values())) == {0}
+    assert not (tmp_path / "run/5.477x").exists()

@@ -1,6 +1,5 @@
 """Estimates count what the stages do; a dry run says which clock they are of."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,57 +8,20 @@ import pytest
 from latency_profiler import LatencyTable
 from ziplm import Options
 from ziplm.pipelines.common_steps import make_choices
-from ziplm.pipelines.cost_model import COUNTED, FIT_ROUNDS, RACED, CostModel
-from ziplm.pipelines.estimates import Estimates, estimate
+from ziplm.pipelines.cost_model import FIT_ROUNDS, RACED, TRIED, CostModel
+from ziplm.pipelines.estimates import Estimates
 from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.plan import plan, time_lines
 from ziplm.pipelines.probe import probe
-from ziplm.pipelines.units import UnitTimes, padded_tokens
+from ziplm.pipelines.units import padded_tokens
 from ziplm.runs.folder import Run
 from ziplm.runs.progress import Silent
 from ziplm.stages.fit import ROUGH_ROUNDS
 from ziplm.stages.measure import MIN_ROUNDS
-from ziplm.tasks import Splits, make_task
+from ziplm.tasks import make_task
 from ziplm_compressed import options_for
+from ziplm_estimates import UNIT, estimated, tokens
 from ziplm_gradual import gradual_options
-
-UNIT = UnitTimes(
-    forward=1.0,
-    divergence=0.0,
-    fisher=2.0,
-    statistics=3.0,
-    pruning=1e-3,
-    training=3.0,
-    optimizer=1e-6,
-    evaluation=1.0,
-    export=0.0,
-    served=0.0,
-    waiting=1.0,
-    clock="CPU time",
-)
-
-
-def estimated(options: dict[str, Any], times: UnitTimes = UNIT, int8: float = 1.0) -> Estimates:
-    """Estimate a run; `int8` is the speedup of int8 alone, by which the table's dense time is larger."""
-    asked = Options(**options)
-    run = Run(asked.output)
-    start = load_start(asked, Run(f"{asked.output}-new"))  # the results in some tests are made up
-    choices = make_choices(start, start.dense, LatencyTable.load(options["latency_table"]))
-    choices.quantized_speedup = int8
-    return estimate(start, run, choices, asked.targets(), times)
-
-
-def tokens(options: dict[str, Any], part: str, batch_size: int | None = None) -> int:
-    """Count the tokens of some samples as the task batches them, padding included."""
-    start = load_start(Options(**options), Run(f"{options['output']}-new"))
-    parts = {
-        "calibration": start.samples.calibration,
-        "search": start.samples.search,
-        "judging": start.samples.judging,
-        "evaluation": start.splits.evaluation["validation"],
-    }
-    batches = start.task.batches(parts[part], batch_size or start.options.calibration_batch_size)
-    return sum(batch["input_ids"].numel() for _, batch in batches)
 
 
 @pytest.fixture
@@ -74,7 +36,7 @@ def test_tokens_with_their_padding_are_counted(options: dict[str, Any]) -> None:
     candidate = 0.5  # half the size
     search, judging = tokens(options, "search"), tokens(options, "judging")
     assert options["evaluations"] == 5
-    evaluated_in_full = 1 + 4 * RACED  # all but the first prior may be given up
+    evaluated_in_full = 1 + (2 + 2 * TRIED) * RACED  # all but the first prior may be given up
     assert stages["search"] == pytest.approx(
         search * (evaluated_in_full * candidate + 1) + judging * (2 * candidate + 1)
     )
@@ -142,7 +104,7 @@ def test_a_model_that_int8_makes_faster_is_larger_in_torch(options: dict[str, An
     options = in_onnxruntime(options, quantize="int8", speedup=[4.0])
     (found,) = estimated(options, served, int8=2.0).targets.values()
     search, judging = tokens(options, "search"), tokens(options, "judging")
-    in_full = 1 + 4 * RACED
+    in_full = 1 + (2 + 2 * TRIED) * RACED
     assert found["search"] == pytest.approx(
         search * (in_full * 0.5 + 1) + judging * (2 * 0.5 + 1)
     )  # not 0.25
@@ -193,72 +155,6 @@ def test_a_measurement_ends_at_its_limit_or_after_its_rounds(options: dict[str, 
     assert model._measurement(2.0) == pytest.approx(min(2 * MIN_ROUNDS * one_round, 10) + 4 * one_round)
     busy = CostModel(measuring, run, choices, replace(UNIT, waiting=1e6))
     assert busy._measurement(2.0) == pytest.approx(1e-5 + 4 * one_round)  # the limit is in wall time
-
-
-def test_gradual_runs_prune_and_train_for_each_target(tmp_path: Path) -> None:
-    found = estimated({**gradual_options(tmp_path), "output": str(tmp_path / "run")})
-    first, second = found.targets.values()
-    assert {"calibrate", "prune", "finetune"} <= set(first)
-    assert first["calibrate"] == pytest.approx(1.5 * second["calibrate"])  # it starts from the 1.5x member
-    assert first["finetune"] > 4 * 8 * (3 / 1.5 + 1)  # four steps of eight examples, teacher, optimizer
-    assert list(first).index("refit") < list(first).index("finetune") < list(first).index("measure")
-
-
-def test_finetuned_runs_prune_once_and_train_each_target(tmp_path: Path) -> None:
-    options = {**gradual_options(tmp_path), "output": str(tmp_path / "run"), "mode": "finetune"}
-    found = estimated(options)
-    assert {"calibrate", "prune"} <= set(found.once)
-    first, second = found.targets.values()
-    assert "calibrate" not in first
-    assert first["finetune"] > second["finetune"] > 4 * 8 * (3 / 2.5 + 1)
-    last = estimated({**options, "keep_best": False}).targets["1.5x"]["finetune"]
-    start = load_start(Options(**options), Run(tmp_path / "new"))
-    tokens = len(start.samples.judging) * max(len(sample["input_ids"]) for sample in start.samples.judging)
-    # Samples kept apart are checked before the training and twice in it.
-    assert first["finetune"] == pytest.approx(last + 3 * tokens * (1 + 1 / 1.5))
-    timed = estimated({**options, "train_minutes": 2.0})
-    assert [stages["finetune"] for stages in timed.targets.values()] == [120.0, 120.0]
-
-
-class CountedTexts(Sequence[Any]):
-    """Examples of 4 to 23 tokens, of which it is known how many were made, as if tokenised."""
-
-    def __init__(self, count: int) -> None:
-        self.count, self.made = count, 0
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: Any) -> Any:
-        if index >= self.count:
-            raise IndexError(index)
-        self.made += 1
-        return {"input_ids": [1] * (4 + index % 20)}
-
-
-def test_a_large_training_set_is_counted_once_and_in_part(tmp_path: Path) -> None:
-    asked = Options(**{**gradual_options(tmp_path), "output": str(tmp_path / "run"), "mode": "finetune"})
-    start = load_start(asked, Run(asked.output))
-    choices = make_choices(start, start.dense, LatencyTable.load(asked.latency_table or ""))
-
-    def training(texts: CountedTexts, **more: Any) -> list[float]:
-        changed = replace(
-            start, splits=Splits(texts, start.splits.evaluation), options=asked.model_copy(update=more)
-        )
-        model = CostModel(changed, Run(asked.output), choices, UNIT)
-        return [model.target(target)["finetune"] for target in asked.targets()]
-
-    few = CountedTexts(200)
-    assert min(training(few)) > 0
-    assert few.made == 200  # for two targets
-    epochs = {"epochs_per_step": 1.0, "steps_per_target": 0, "keep_best": False}
-    all_counted, many = CountedTexts(COUNTED), CountedTexts(20 * COUNTED)
-    expected = [20 * seconds for seconds in training(all_counted, **epochs)]
-    assert training(many, **epochs) == pytest.approx(expected, rel=0.03)
-    assert all_counted.made == many.made == COUNTED
-    timed = CountedTexts(200)
-    assert training(timed, train_minutes=2.0) == [120.0, 120.0]
-    assert timed.made == 0
 
 
 @pytest.mark.parametrize("mode", ["oneshot", "gradual"])

@@ -10,6 +10,7 @@ import pytest
 from spdy_search import InfeasibleBudget
 from ziplm import UnreachableTarget, compress
 from ziplm.options.targets import Target
+from ziplm.pipelines import target_steps
 from ziplm.pipelines.recover import Guess, bisect_speedup, fastest_that_recovers
 from ziplm_compressed import Recorder, options_for, words
 from ziplm_text import write_rows
@@ -47,15 +48,20 @@ class FakeCandidate:
 
 
 class Attempts:
-    """Builds candidates whose metric is a function of the speedup, and remembers the speedups."""
+    """Builds candidates whose metric is a function of the speedup, and remembers the speedups.
 
-    def __init__(self, metric: Callable[[float], float]) -> None:
-        self.metric = metric
+    Speedups above `reached` are not reached.
+    """
+
+    def __init__(self, metric: Callable[[float], float], reached: float = LARGEST) -> None:
+        self.metric, self.reached = metric, reached
         self.speedups: list[float] = []
 
-    def __call__(self, number: int, speedup: float) -> FakeCandidate:
+    def __call__(self, number: int, speedup: float) -> FakeCandidate | None:
         assert number == len(self.speedups)
         self.speedups.append(speedup)
+        if speedup > self.reached:
+            return None
         return FakeCandidate(speedup, {"metric": {"compressed": self.metric(speedup)}})
 
 
@@ -197,6 +203,45 @@ def test_no_model_slower_than_a_hundredth_above_dense_is_tried() -> None:
     attempts = Attempts(lambda speedup: 0.5)
     assert fastest(attempts, 1.1).speedup == 1.01
     assert attempts.speedups == pytest.approx([1.1, 1.01])
+
+
+def test_a_good_model_is_kept_if_a_faster_one_is_not_reached() -> None:
+    attempts = Attempts(lambda speedup: 1.0, reached=2.3)
+    assert fastest(attempts, 2.0).speedup == pytest.approx(2 / 0.9)
+    assert attempts.speedups == pytest.approx([2, 2 / 0.9, 2 / 0.81])
+
+
+def test_after_a_guess_that_is_not_reached_slower_models_are_tried() -> None:
+    attempts = Attempts(lambda speedup: 1.0, reached=1.7)
+    assert fastest(attempts, 2.0).speedup == pytest.approx(1.62)
+    assert attempts.speedups == pytest.approx([2, 1.8, 1.62])
+
+
+def test_if_no_model_is_reached_there_is_none() -> None:
+    attempts = Attempts(lambda speedup: 1.0, reached=1.0)
+    with pytest.raises(UnreachableTarget, match=r"is as fast as intended, not even 1\.46x; give --profile-"):
+        fastest(attempts, 2.0)
+    assert len(attempts.speedups) == 4
+
+
+def test_an_attempt_that_measures_too_slow_ends_no_run(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit = target_steps.fit
+
+    def too_slow_at_first(start: Any, pruned: Any, found: Any, aim: Any, state: Path, run: Any) -> Any:
+        if state.name == "attempt0":
+            raise UnreachableTarget("measured as a whole", "as planned")
+        return fit(start, pruned, found, aim, state, run)
+
+    monkeypatch.setattr(target_steps, "fit", too_slow_at_first)
+    options = options_for(files, "gpt2", tmp_path / "run", recover=[0.5], evaluations=0)
+    recorder = Recorder()
+    (member,) = compress(**options, progress=recorder)
+    assert member.metrics["recover"]["kept"]
+    guess = json.loads((tmp_path / "run/state/targets/recover0.5/recover.json").read_text())["speedup"]
+    assert f"recover: {guess:.2f}x is not reached: measured as a whole" in recorder.notes
+    assert 0.9 * guess <= member.metrics["predicted"]["speedup"] < guess
 
 
 def test_recover_keeps_a_share_of_the_metric(files: Path, tmp_path: Path) -> None:

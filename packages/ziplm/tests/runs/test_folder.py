@@ -75,7 +75,8 @@ def test_a_damaged_result_is_named(tmp_path: Path, name: str, form: Format, made
 
 def test_a_step_has_its_own_results_and_the_same_members(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    step = run.for_target("3x-from-2x")
+    step = run.for_target("3x", "2x")
+    assert step.state == tmp_path / "state/steps/3x-from-2x"
     assert step.trace_file("layer0.ffn") != run.trace_file("layer0.ffn")
     assert step.fisher_file != run.fisher_file
     assert step.member_folder("3x") == run.member_folder("3x")

@@ -125,3 +125,21 @@ def test_a_damaged_file_of_options_is_named(tmp_path: Path) -> None:
     run.options_file.write_text("model = ")
     with pytest.raises(BadRun, match=r"config.toml is damaged.*not TOML"), open_run(options_in(tmp_path)):
         pass
+
+
+@pytest.mark.parametrize("state", ["targets/2x", "targets/2x/attempt1", "steps/2x-from-dense/targets/2x"])
+@pytest.mark.parametrize("name", ["exported", "training/checkpoint-4"])
+def test_what_a_killed_process_has_not_deleted_of_a_finished_target_is_removed(
+    tmp_path: Path, state: str, name: str
+) -> None:
+    """Whatever target the next command asks for; results, and folders of other targets, are kept."""
+    with open_run(options_in(tmp_path)) as run:
+        finish(run, "2x")
+    left = run.state / state / name / "file"
+    kept = [run.state / state / "found.json", run.state / state.replace("2x", "4x") / name / "file"]
+    for path in (left, *kept):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    with open_run(options_in(tmp_path, speedup=(4.0,))):
+        assert not left.parent.exists()
+        assert all(path.exists() for path in kept)

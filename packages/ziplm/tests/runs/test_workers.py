@@ -81,6 +81,9 @@ def test_a_meeting_inside_first_ends_in_two_processes_without_waiting(tmp_path: 
         assert MESSAGE in first[method]
         assert second[method].startswith("ZipLMError: the first process failed: Workers."), method
         assert MESSAGE in second[method]
+    # An error of ours is of the same class in all processes, which handle it alike.
+    assert first["fail_to_reach"] == "UnreachableTarget: too slow; as planned"
+    assert second["fail_to_reach"].startswith("UnreachableTarget: the first process failed: too slow")
     for notes in (first, second):
         assert notes["fail_together"] == "RuntimeError: as planned"
         assert notes["sum"] == 3 * 1 + 2 * (0 + 1 + 2)

@@ -145,6 +145,11 @@ def check_options(options: Any) -> None:
         "narrower heads need gradients, the selection obs, updated weights, and another method than ziplm",
         "use --no-head-width, or leave out the options that exclude narrower heads",
     )
+    require(
+        not options.alternatives or options.latency_table is None,
+        "alternatives are measured here, but nothing is with a latency table from elsewhere",
+        "leave out --alternatives, or --latency-table",
+    )
 
 
 def _is_text(text: str) -> bool:

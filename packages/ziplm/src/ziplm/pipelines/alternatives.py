@@ -21,7 +21,7 @@ from ziplm.pipelines.engine_steps import calibration_inputs, dense_in_engine
 from ziplm.pipelines.evaluation_steps import evaluate, evaluate_dense
 from ziplm.pipelines.loading import load_member
 from ziplm.pipelines.values import Start
-from ziplm.results.reports import ALTERNATIVES
+from ziplm.results.reports import ALTERNATIVES, read_alternatives
 from ziplm.runs.folder import Run
 from ziplm.runs.progress import Advance
 from ziplm.stages.choices import Choices
@@ -31,8 +31,29 @@ from ziplm.stages.measure import compare_models, for_measuring
 INT8_ALONE = "dense + int8"
 
 
+def lacks_alternatives(run: Run, targets: Sequence[Target]) -> bool:
+    """Return whether a run has no alternatives, or those for other targets.
+
+    A list that names no targets was not made by a run. It stays as it is.
+    """
+    path, names = run.folder / ALTERNATIVES, _names(targets)
+    return not path.exists() or any(row.get("targets", names) != names for row in read_alternatives(path))
+
+
 def measure_alternatives(start: Start, dense_choices: Choices, targets: Sequence[Target], run: Run) -> None:
-    """Measure and evaluate the alternatives of a run, and store them; only the first process runs them."""
+    """Measure and evaluate the alternatives of a run, and store them; only the first process runs them.
+
+    Args:
+        start: what the run starts from.
+        dense_choices: choices of the dense model.
+        targets: all targets of the run; alternatives for others are replaced.
+        run: the run.
+    """
+    path = run.folder / ALTERNATIVES
+
+    def drop_others() -> None:
+        if lacks_alternatives(run, targets):
+            path.unlink(missing_ok=True)
 
     def make() -> list[dict[str, Any]]:
         quantized = start.setting.quantize is not None
@@ -49,7 +70,8 @@ def measure_alternatives(start: Start, dense_choices: Choices, targets: Sequence
             }
         return _measured_rows(start, variants, targets, run)
 
-    run.stored(run.folder / ALTERNATIVES, make)
+    run.workers.first(drop_others)
+    run.stored(path, make)
 
 
 def dropped_layers(choices: Choices, targets: Sequence[Target]) -> dict[str, list[int]]:
@@ -94,6 +116,7 @@ def _measured_rows(
                     "high": high,
                     "bytes_on_disk": _bytes(served.get(name, model), model),
                     "sentence": _sentence(name, value, targets),
+                    "targets": _names(targets),
                 }
             )
     return rows
@@ -127,6 +150,10 @@ def _ratios(
     )
     ratios = {name: comparison.speedup(name) for name in served}
     return {name: (ratio.value, ratio.low, ratio.high) for name, ratio in ratios.items()}
+
+
+def _names(targets: Sequence[Target]) -> list[str]:
+    return sorted(target.name for target in targets)
 
 
 def _bytes(served: PreTrainedModel, model: PreTrainedModel) -> int:

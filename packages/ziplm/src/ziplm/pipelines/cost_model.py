@@ -145,8 +145,9 @@ class CostModel:
         # Layers before the first change are not run again, which makes up for putting a candidate together.
         candidate = times.forward / faster + times.divergence
         searches = self._options.search != "prior" and faster > 1  # int8 alone may be enough
-        raced = max(PRIORS, self._options.evaluations if searches else 0) - 1
-        share = RACED * TRIED if self._options.search == "direct" else 1.0
+        searched = max(0, self._options.evaluations - PRIORS) if searches else 0
+        share, tried = (RACED, TRIED) if self._options.search == "direct" else (1.0, 1.0)
+        raced = PRIORS - 1 + tried * searched
         compared = 0.0 if self._remembers else times.forward  # the outputs to compare with
         on_search = (1 + share * raced) * candidate + compared
         on_judging = 2 * candidate + compared

@@ -59,26 +59,27 @@ def estimate(
         start: what the run starts from.
         run: the run, which may hold results already.
         dense_choices: choices of the dense model.
-        targets: the targets; finished ones take no time.
+        targets: the targets; finished ones take no time, but others of a gradual run start from them.
         times: the unit times.
         profile: seconds of the profile.
     """
     model = CostModel(start, run, dense_choices, times)
-    todo = [target for target in targets if not run.is_done(target.name)]
     once = {"profile": profile} | model.dense_training()
     each: dict[str, dict[str, float]] = {}
-    current = 1.0  # speedup of the current model
-    for target in sorted(todo, key=model.speedup) if start.options.mode == "gradual" else todo:
-        stages: dict[str, float] = {}
-        if start.options.mode == "gradual":
-            stages, current = model.pruning(run, current), model.speedup(target)
-        stages |= model.target(target)
-        if start.options.mode == "gradual" or not each:  # in other modes, samples are drawn once
-            stages["search"] += model.dense_outputs()
-        each[target.name] = _to_do(stages, run.target_state(target.name))
-    if todo and start.options.mode != "gradual":
+    gradual = start.options.mode == "gradual"
+    speedup, previous = 1.0, "dense"  # of the current model
+    for target in dense_choices.slowest_first(targets) if gradual else targets:
+        if not run.is_done(target.name):
+            step = run.for_target(target.name, previous) if gradual else run
+            stages = model.pruning(step, speedup) if gradual else {}
+            stages |= model.target(target)
+            if gradual or not each:  # in other modes, samples are drawn once
+                stages["search"] += model.dense_outputs()
+            each[target.name] = _to_do(stages, step.target_state(target.name))
+        speedup, previous = model.speedup(target), target.name
+    if each and not gradual:
         once |= model.pruning(run, 1.0)
-    if todo:  # what is done once comes with the first target
+    if each:  # what is done once comes with the first target
         first = next(iter(each.values()))
         if "fit" in first:
             first["fit"] += model.dense_export()

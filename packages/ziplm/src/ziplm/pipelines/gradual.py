@@ -4,7 +4,6 @@ Each target starts from the finished member of the target before. Speedups and t
 dense model throughout.
 """
 
-import math
 import shutil
 import zlib
 from dataclasses import replace
@@ -25,15 +24,14 @@ from ziplm.pipelines.recipe import Recipe, make_recipe
 from ziplm.pipelines.samples import draw_samples
 from ziplm.pipelines.values import Start
 from ziplm.runs.folder import Run
-from ziplm.stages.choices import SECONDS, Choices
+from ziplm.stages.choices import Choices
 
 
 def compress_gradually(options: Options, run: Run) -> None:
     """Make all targets that are not finished yet, each from the one before, and report on the whole family.
 
     Finished targets of earlier commands in the run folder are starting points as well. The traces of a
-    target and the checkpoints of its training take several times a model's size. They are deleted when its
-    member is finished.
+    target take several times a model's size. They are deleted when its member is finished.
     """
     targets = load_options(run.options_file).targets()
     if any(target.kind == "recover" for target in targets):
@@ -43,20 +41,19 @@ def compress_gradually(options: Options, run: Run) -> None:
     table = common_steps.profile(start, run)
     dense_choices = common_steps.make_choices(start, start.dense, table)
     common_steps.require_reachable(dense_choices, targets)
-    # The slowest first; targets with limits alone come before all others.
-    targets.sort(key=lambda target: -dense_choices.budgets(target).get(SECONDS, math.inf))
+    targets = dense_choices.slowest_first(targets)
     forecast(start, dense_choices, targets, run)
     start = training_steps.train_dense(start, recipe, run)
     current, previous = start.dense, "dense"
     for target in targets:
-        target_run = run.for_target(f"{target.name}-from-{previous}")
+        target_run = run.for_target(target.name, previous)
         folder = run.member_folder(target.name)
         if run.workers.missing(folder / "metrics.json"):
             run.begin_target(target.name, f"target {target.name}, from {previous}")
             seed = _seed_of(options.seed, previous, target)
             seeded = replace(recipe, training=replace(recipe.training, seed=seed))
             make_member(start, dense_choices, current, target, seeded, target_run)
-        run.workers.first(partial(_drop_intermediate_results, target_run, target.name))
+        run.workers.first(partial(shutil.rmtree, target_run.state / "traces", ignore_errors=True))
         current, previous = load_member(start, folder), target.name
     if options.alternatives:
         measure_alternatives(start, dense_choices, targets, run)
@@ -91,8 +88,3 @@ def make_member(
     summary = training_steps.finetune_member(start, recipe, shrunk.model, state, run) if trains else None
     candidate = finish(start, pruned, target, shrunk, state, run, summary)
     target_steps.save_member(start, candidate, run.member_folder(target.name), run)
-
-
-def _drop_intermediate_results(target_run: Run, target: str) -> None:
-    shutil.rmtree(target_run.state / "traces", ignore_errors=True)
-    training_steps.drop_checkpoints(target_run.training_folder(target))

@@ -16,8 +16,10 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from ziplm.errors import UnreachableTarget
 from ziplm.options.options import Options
 from ziplm.options.targets import Target
+from ziplm.options.toml import load_options
 from ziplm.pipelines import (
     common_steps,
     engine_steps,
@@ -27,7 +29,7 @@ from ziplm.pipelines import (
     target_steps,
     training_steps,
 )
-from ziplm.pipelines.alternatives import measure_alternatives
+from ziplm.pipelines.alternatives import lacks_alternatives, measure_alternatives
 from ziplm.pipelines.estimates import forecast
 from ziplm.pipelines.loading import load_start
 from ziplm.pipelines.recipe import Recipe, make_recipe
@@ -40,33 +42,57 @@ from ziplm.stages.choices import Choices
 from ziplm.stages.priors import prior_names_for
 
 
-def compress_oneshot(options: Options, targets: Sequence[Target], run: Run) -> None:
-    """Make a member of the family for each target."""
-    start = load_start(options, run)
-    recipe = make_recipe(start, run.workers) if options.trains else None
-    table = common_steps.profile(start, run)
-    dense_choices = common_steps.make_choices(start, start.dense, table)
-    common_steps.require_reachable(dense_choices, targets)
-    forecast(start, dense_choices, targets, run)
-    if recipe is not None:
-        start = training_steps.train_dense(start, recipe, run)
-    pruned = prune_model(start, start.dense, dense_choices, start.samples, options.seed, run)
+def compress_oneshot(options: Options, run: Run) -> None:
+    """Make all targets that are not finished yet, and report on the whole family.
+
+    The family includes finished targets of earlier commands in the run folder. Nothing is loaded if neither a
+    member nor the alternatives are missing.
+    """
+    targets = load_options(run.options_file).targets()
+    todo = run.workers.first(lambda: [target for target in targets if not run.is_done(target.name)])
+    if todo or (options.alternatives and run.workers.first(partial(lacks_alternatives, run, targets))):
+        start = load_start(options, run)
+        recipe = make_recipe(start, run.workers) if options.trains else None
+        table = common_steps.profile(start, run)
+        dense_choices = common_steps.make_choices(start, start.dense, table)
+        common_steps.require_reachable(dense_choices, todo)
+        if todo:
+            forecast(start, dense_choices, todo, run)
+        if recipe is not None:
+            start = training_steps.train_dense(start, recipe, run)
+        if todo:
+            make_members(start, dense_choices, todo, recipe, run)
+        if options.alternatives:
+            measure_alternatives(start, dense_choices, targets, run)
+    if options.trains:
+        training_steps.write_family_report(run)
+
+
+def make_members(
+    start: Start, dense_choices: Choices, targets: Sequence[Target], recipe: Recipe | None, run: Run
+) -> None:
+    """Make a member of the family for each target, all from the same traces of the dense model."""
+    pruned = prune_model(start, start.dense, dense_choices, start.samples, start.options.seed, run)
     for number, target in enumerate(targets, 1):
         run.begin_target(target.name, f"target {target.name} ({number} of {len(targets)})")
         make = make_recovering if target.kind == "recover" else make_candidate
         candidate = make(start, pruned, target, recipe, run)
         target_steps.save_member(start, candidate, run.member_folder(target.name), run)
-        run.workers.first(partial(training_steps.drop_trainings, run.target_state(target.name)))
-    if options.alternatives:
-        measure_alternatives(start, dense_choices, targets, run)
-    if recipe is not None:
-        training_steps.write_family_report(run)
 
 
 def prune_model(
     start: Start, current: PreTrainedModel, dense_choices: Choices, samples: Samples, seed: int, run: Run
 ) -> Pruned:
-    """Calibrate and prune the current model: everything that its targets share."""
+    """Calibrate and prune the current model: everything that its targets share.
+
+    Raises:
+        UnreachableTarget: if all its branches are removed, as the member before may be in a gradual run.
+    """
+    if not start.remaining_branches(current):
+        raise UnreachableTarget(
+            "nothing is left to prune: all attention heads and FFN columns of the current model are removed",
+            "leave out this target and faster ones",
+        )
     fisher = common_steps.calibrate(start, current, samples, seed, run)
     traces = common_steps.prune(start, current, samples, fisher, run)
     priors = prior_steps.gather_priors(start, current, samples, traces, seed, run)
@@ -102,10 +128,14 @@ def make_recovering(
     """Make the model for a target that states a share of the metric: the best of a few attempts."""
     guess = target_steps.guess_speedup(start, pruned, target, run)
 
-    def build(number: int, speedup: float) -> Candidate:
+    def build(number: int, speedup: float) -> Candidate | None:
         aim = Target("speedup", speedup, target.limits)
         state = run.target_state(target.name) / f"attempt{number}"
-        return build_and_finish(start, pruned, target, aim, recipe, state, run)
+        try:
+            return build_and_finish(start, pruned, target, aim, recipe, state, run)
+        except UnreachableTarget as error:  # in all processes, also if only the first one measured
+            run.reporter.note(f"recover: {speedup:.2f}x is not reached: {error.message}")
+            return None
 
     largest_speedup = pruned.choices.largest_speedup
     found = fastest_that_recovers(guess, largest_speedup, start.task.greater_is_better, build)

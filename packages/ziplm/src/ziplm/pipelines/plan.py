@@ -17,7 +17,7 @@ from ziplm.pipelines.values import Start
 from ziplm.runs.fingerprints import file_fingerprints, keep_fingerprints
 from ziplm.runs.folder import Run
 from ziplm.runs.forecast import duration
-from ziplm.runs.opening import require_resumable
+from ziplm.runs.opening import require_resumable, with_finished_targets
 from ziplm.runs.progress import Reporter
 from ziplm.runs.table import read_given_table, read_run_table
 from ziplm.stages.choices import Choices
@@ -40,7 +40,7 @@ def plan(options: Options, reporter: Reporter) -> str:
     keep_fingerprints(run, file_fingerprints(options))  # compares; only a run that is open writes them
     targets = options.targets()
     start = load_start(options, run)
-    dense_choices, estimates = estimate_run(start, run, targets)
+    dense_choices, estimates = estimate_run(start, run, with_finished_targets(run, options).targets())
     samples = start.samples
     used = (
         f"{len(samples.calibration)} to calibrate, {len(samples.search)} to search, "

@@ -7,7 +7,7 @@ models around that speedup decide.
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from spdy_search import InfeasibleBudget
 from transformers import PreTrainedModel
@@ -95,25 +95,30 @@ def fastest_that_recovers(
     guess: Guess,
     largest_speedup: float,
     greater_is_better: bool,
-    build: Callable[[int, float], Candidate],
+    build: Callable[[int, float], Candidate | None],
 ) -> Candidate:
-    """Return the fastest candidate that keeps the share; if none does, the slowest one that was tried.
+    """Return the fastest candidate that keeps the share; if none does, the slowest one that was made.
 
     Args:
         guess: the result of `bisect_speedup`.
         largest_speedup: speedup with everything removed.
         greater_is_better: direction of the metric.
-        build: makes a finished candidate, given the number of the attempt and a speedup.
+        build: makes a finished candidate, given the number of the attempt and a speedup; None if no model
+            reaches that speedup when it is measured.
 
     Returns:
         The candidate; its report gains an entry "recover": the metric wanted, and whether it is reached.
+
+    Raises:
+        UnreachableTarget: if no attempt made a candidate.
     """
 
-    def attempt(number: int, speedup: float) -> Candidate:
+    def attempt(number: int, speedup: float) -> Candidate | None:
         candidate = build(number, speedup)
-        metric = candidate.report["metric"]["compressed"]
-        kept = is_good(metric, guess.wanted, greater_is_better)
-        candidate.report["recover"] = {"wanted": guess.wanted, "kept": kept}
+        if candidate is not None:
+            metric = candidate.report["metric"]["compressed"]
+            kept = is_good(metric, guess.wanted, greater_is_better)
+            candidate.report["recover"] = {"wanted": guess.wanted, "kept": kept}
         return candidate
 
     first = attempt(0, guess.speedup)
@@ -123,9 +128,9 @@ def fastest_that_recovers(
 
 
 def _go_faster(
-    attempt: Callable[[int, float], Candidate], best: Candidate, speedup: float, fastest: float
+    attempt: Callable[[int, float], Candidate | None], best: Candidate, speedup: float, fastest: float
 ) -> Candidate:
-    """Try higher speedups for as long as the share is kept."""
+    """Try higher speedups for as long as they are reached and the share is kept."""
     for number in range(1, ATTEMPTS):
         speedup /= RATIO
         if speedup > fastest:
@@ -137,18 +142,25 @@ def _go_faster(
     return best
 
 
-def _go_slower(attempt: Callable[[int, float], Candidate], candidate: Candidate, speedup: float) -> Candidate:
-    """Try lower speedups until the share is kept."""
+def _go_slower(
+    attempt: Callable[[int, float], Candidate | None], candidate: Candidate | None, speedup: float
+) -> Candidate:
+    """Try lower speedups until one is reached and the share is kept."""
     for number in range(1, ATTEMPTS):
         if _is_kept(candidate) or speedup <= SLOWEST:
             break
         speedup = max(SLOWEST, RATIO * speedup)
-        candidate = attempt(number, speedup)
+        candidate = attempt(number, speedup) or candidate
+    if candidate is None:
+        raise UnreachableTarget(
+            f"none of the models that were tried is as fast as intended, not even {speedup:.2f}x",
+            "give --profile-seconds more time, so that the latency table is more precise",
+        )
     return candidate
 
 
-def _is_kept(candidate: Candidate) -> bool:
-    return bool(candidate.report["recover"]["kept"])
+def _is_kept(candidate: Candidate | None) -> TypeGuard[Candidate]:
+    return candidate is not None and bool(candidate.report["recover"]["kept"])
 
 
 def is_good(metric: float, wanted: float, greater_is_better: bool) -> bool:

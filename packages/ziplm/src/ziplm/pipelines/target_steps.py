@@ -228,7 +228,7 @@ def save_member(start: Start, candidate: Candidate, folder: Path, run: Run) -> N
     def write() -> None:
         require_free(folder)
         save(candidate.model, folder, tokenizer, also=add_report)
-        for exported in run.exported_folders(folder.name):  # also of attempts that were not chosen
-            shutil.rmtree(exported)
+        for unneeded in run.unneeded_folders():
+            shutil.rmtree(unneeded)
 
     run.workers.first(write)

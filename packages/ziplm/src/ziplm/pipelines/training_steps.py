@@ -163,7 +163,7 @@ def train_dense(start: Start, recipe: Recipe, run: Run) -> Start:
             write_json(made / DENSE_TRAINING, asdict(summary))
 
         run.workers.first(lambda: save(model, run.dense_folder, start.tokenizer, also=add_summary))
-    run.workers.first(partial(drop_checkpoints, state))
+    run.workers.first(partial(_drop_checkpoints, state))
     return replace(start, dense=load_member(start, run.dense_folder))
 
 
@@ -173,13 +173,7 @@ def write_family_report(run: Run) -> None:
     run.workers.first(lambda: write_json(run.family_file, family_report(run, targets)))
 
 
-def drop_trainings(state: Path) -> None:
-    """Delete the checkpoints of all trainings of a target."""
-    for training in [state / "training", *state.glob("attempt*/training")]:
-        drop_checkpoints(training)
-
-
-def drop_checkpoints(training: Path) -> None:
+def _drop_checkpoints(training: Path) -> None:
     """Delete the checkpoints of a training, which take several times a model's size."""
     for checkpoint in training.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)

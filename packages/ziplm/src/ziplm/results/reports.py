@@ -100,6 +100,7 @@ class _Alternative(_Part):
     high: float | None = None
     bytes_on_disk: float | None = None
     sentence: str | None = None
+    targets: list[str] | None = None
 
 
 class _FamilyReport(_Training):
@@ -133,7 +134,8 @@ def read_alternatives(path: Path) -> tuple[dict[str, Any], ...]:
     Returns:
         A dictionary for each alternative, with a ``name``, and where they are known ``metric`` and its 95 %
         ``interval``, the ``difference_interval`` of metric minus dense metric, the measured ``speedup`` with
-        ``low`` and ``high`` of its 99 % interval, ``bytes_on_disk``, and a ``sentence`` that explains it.
+        ``low`` and ``high`` of its 99 % interval, ``bytes_on_disk``, a ``sentence`` that explains it, and the
+        names of the ``targets`` that the run had.
 
     Raises:
         BadRun: if the file is something else.

@@ -55,7 +55,7 @@ def _links_in(folder: Path) -> Iterator[Path]:
         yield from (path for name in (*folders, *files) if (path := Path(place, name)).is_symlink())
 
 
-def remove_leftovers(run: Run, targets: Iterable[str]) -> None:
+def remove_leftovers(run: Run) -> None:
     """Delete what killed processes were writing, and what they had not yet deleted of finished targets.
 
     Call it only in a folder that is recognised and locked.
@@ -69,9 +69,8 @@ def remove_leftovers(run: Run, targets: Iterable[str]) -> None:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-    for target in filter(run.is_done, targets):
-        for exported in run.exported_folders(target):
-            shutil.rmtree(exported)
+    for folder in run.unneeded_folders():
+        shutil.rmtree(folder)
 
 
 def has_results(run: Run) -> bool:

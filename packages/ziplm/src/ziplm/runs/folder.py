@@ -75,9 +75,12 @@ class Run:
         self.forecast: Forecast | None = None
         self._known: set[Path] = set()  # stored results that this process has made or mentioned
 
-    def for_target(self, name: str) -> "Run":
-        """Return the same run with separate intermediate results, for one target of a gradual run."""
-        state = self.folder / "state" / "steps" / name
+    def for_target(self, target: str, previous: str) -> "Run":
+        """Return the same run with separate intermediate results, for one target of a gradual run.
+
+        They depend on the member that the target starts from, `previous`.
+        """
+        state = self.folder / "state" / "steps" / f"{target}-from-{previous}"
         run = Run(self.folder, self.workers, self.reporter, state, self.command)
         run.lock, run._known, run.forecast = self.lock, self._known, self.forecast
         return run
@@ -98,14 +101,16 @@ class Run:
         """Return the folder of one target's intermediate results."""
         return self.state / "targets" / target
 
-    def exported_folders(self, target: str) -> list[Path]:
-        """Return the folders of exported files that are needed only until a target's member is saved."""
-        places = [self.folder / "state" / "targets", *self.folder.glob("state/steps/*/targets")]
-        return [found for place in places for found in (place / target).rglob("exported")]
+    def unneeded_folders(self) -> list[Path]:
+        """Return the folders in the state of finished targets that were needed until the member was saved.
 
-    def training_folder(self, target: str) -> Path:
-        """Return the folder of the checkpoints of one target's fine-tuning."""
-        return self.target_state(target) / "training"
+        They hold exported files and the checkpoints of trainings, also of attempts that were not chosen.
+        """
+        places = [self.folder / "state" / "targets", *self.folder.glob("state/steps/*/targets")]
+        finished = [state for place in places for state in place.glob("*") if self.is_done(state.name)]
+        names = ("exported", "training/checkpoint-*")
+        found = [path for state in finished for name in names for path in state.rglob(name)]
+        return [path for path in found if path.is_dir()]
 
     def member_folder(self, target: str) -> Path:
         """Return the checkpoint folder of one target; it appears when it is complete."""

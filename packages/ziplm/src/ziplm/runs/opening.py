@@ -51,11 +51,10 @@ def _logged(run: Run) -> Iterator[None]:
 def _take(run: Run, options: Options, held: ExitStack) -> None:
     """Lock the folder for as long as the stack is open, and check that it belongs to this run."""
     run.lock = claim(run.folder, held)
-    targets = [target.name for target in options.targets()]
-    require_own_contents(run, targets)
-    remove_leftovers(run, targets)
+    require_own_contents(run, [target.name for target in options.targets()])
+    remove_leftovers(run)
     run.now_file.unlink(missing_ok=True)  # of a process that was killed
-    _keep_options(run, options)
+    save_options(with_absolute_paths(with_finished_targets(run, options)), run.options_file)
 
 
 def require_resumable(run: Run, options: Options) -> None:
@@ -93,15 +92,19 @@ def read_run_options(run: Run) -> Options:
         ) from error
 
 
-def _keep_options(run: Run, options: Options) -> None:
-    """Save the options; targets that earlier commands finished stay among them."""
+def with_finished_targets(run: Run, options: Options) -> Options:
+    """Return the options with the targets that earlier commands finished, which stay in the run.
+
+    Raises:
+        BadRun: if the run was made with other options.
+    """
     before = require_same(run, options)
     # Limits of size apply to every speed: with other limits, the targets of two commands do not combine.
-    if before is not None and all(getattr(before, name) == getattr(options, name) for name in LIMITS):
-        done = [target for target in before.targets() if run.is_done(target.name)]
-        targets: Any = {
-            name: tuple(dict.fromkeys((*(t.value for t in done if t.kind == kind), *getattr(options, name))))
-            for name, kind in SPEEDS.items()
-        }
-        options = options.model_copy(update=targets)
-    save_options(with_absolute_paths(options), run.options_file)
+    if before is None or any(getattr(before, name) != getattr(options, name) for name in LIMITS):
+        return options
+    done = [target for target in before.targets() if run.is_done(target.name)]
+    targets: Any = {
+        name: tuple(dict.fromkeys((*(t.value for t in done if t.kind == kind), *getattr(options, name))))
+        for name, kind in SPEEDS.items()
+    }
+    return options.model_copy(update=targets)

@@ -42,8 +42,9 @@ class _Made:
 
 @dataclass(frozen=True)
 class _Failed:
-    """A message of the first process: I failed."""
+    """A message of the first process: I failed, with this kind of error."""
 
+    kind: type[ZipLMError]
     text: str
 
 
@@ -118,7 +119,8 @@ class Workers:
         Raises:
             RuntimeError: if `make` calls a method at which all processes must meet. The others would never
                 get there, so that this would otherwise hang.
-            ZipLMError: in the other processes, if `make` fails in the first one.
+            ZipLMError: in the other processes, if `make` fails in the first one. It is of the same class as
+                the first one's if that is one of ours, so that all of them handle it alike.
         """
         return self.led(make)
 
@@ -160,7 +162,8 @@ class Workers:
         except BaseException as error:
             if listening:
                 with suppress(RuntimeError):  # the error itself matters more than processes that are gone
-                    self._tell(_Failed(one_line(error)))
+                    kind = type(error) if isinstance(error, ZipLMError) else ZipLMError
+                    self._tell(_Failed(kind, one_line(error)))
             raise
         self._tell(_Made(made))
         return made
@@ -171,7 +174,7 @@ class Workers:
             if isinstance(told, _Call):
                 functions[told.function_index](told.argument)
             elif isinstance(told, _Failed):
-                raise ZipLMError(f"the first process failed: {told.text}", "see its error message")
+                raise told.kind(f"the first process failed: {told.text}", "see its error message")
             else:
                 return told.value
 

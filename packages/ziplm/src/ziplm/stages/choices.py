@@ -107,6 +107,10 @@ class Choices:
             budgets[cost] = min(budget, budgets.get(cost, budget))
         return budgets
 
+    def slowest_first(self, targets: Sequence[Target]) -> list[Target]:
+        """Return targets in the order of gradual runs; those with limits alone come before all others."""
+        return sorted(targets, key=lambda target: -self.budgets(target).get(SECONDS, math.inf))
+
     def need_no_pruning(self, budgets: Mapping[str, float]) -> bool:
         """Return whether the current sizes are within all budgets, because quantisation alone is enough."""
         current = [0] * len(self.levels)
