@@ -212,3 +212,26 @@ def test_operators_are_parsed_once_for_all_exports(tmp_path: Path, monkeypatch: 
     assert len(parsed) == 1
     monkeypatch.undo()
     assert vars(ONNXRegistry)["from_torchlib"] is original
+
+
+def test_weights_in_a_second_file_count_towards_the_size_of_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a limit between both, a large model is quantised to two files again, and a small one to one."""
+    import onnx
+
+    x = inputs()
+    whole = export_onnx(BUILDS["ffn"](64), {"x": x}, tmp_path / "whole.onnx")
+    divided = tmp_path / "divided" / "model.onnx"
+    divided.parent.mkdir()
+    onnx.save(onnx.load(whole), divided, save_as_external_data=True, location="weights", size_threshold=0)
+    quantised = {}
+    for limit in (whole.stat().st_size // 2, 2 * whole.stat().st_size):
+        monkeypatch.setattr("latency_profiler._onnx.LARGEST_SINGLE_FILE", limit)
+        folder = tmp_path / str(limit)
+        folder.mkdir()
+        made = quantize_onnx(divided, folder / "int8.onnx")
+        quantised[limit] = load_onnx(made, threads=1)(x)[0]
+        assert len(list(folder.iterdir())) == (2 if limit < whole.stat().st_size else 1)
+    first, second = quantised.values()
+    np.testing.assert_array_equal(first, second)

@@ -192,13 +192,14 @@ def _read_onnx(path: Path) -> tuple[Any, bool]:
     import onnx
 
     try:
-        model = onnx.load(path)
+        model = onnx.load(path, load_external_data=False)
+        files = [path, *(path.parent / name for name in _data_files(model))]
+        onnx.load_external_data_for_model(model, str(path.parent))  # the model then no longer names the files
     except Exception as error:  # protobuf, onnx and the system each have their own
         raise EngineError(
             f"cannot read {shortened(path)}: {one_line(error)}", "give an ONNX file that can be read"
         ) from error
     model.graph.ClearField("value_info")
-    files = [path, *(path.parent / name for name in _data_files(model))]
     return model, sum(file.stat().st_size for file in files if file.exists()) > LARGEST_SINGLE_FILE
 
 
