@@ -103,7 +103,8 @@ class TrainingSummary:
         losses: about fifty pairs of a step and the mean loss since the previous one.
         checks: the checks on samples kept apart; empty without such samples.
         best_step: the step whose weights the model has: the last one, or that of the check with the lowest
-            loss if it is clearly lower; 0 if the training did not lower it. Without checks, the last one.
+            loss if it is clearly lower or if the training ended early; 0 is the model before the training.
+            Without checks, the last one.
     """
 
     steps: int

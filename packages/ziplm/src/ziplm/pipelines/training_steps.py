@@ -34,7 +34,7 @@ def finetune_member(
     Args:
         start: what the run starts from.
         recipe: how to fine-tune.
-        small: the shrunk model. It stays as it is if the training does not lower the loss on the samples
+        small: the shrunk model. It stays as it is if the training clearly raises the loss on the samples
             kept apart.
         state: folder for intermediate results.
         run: the run.

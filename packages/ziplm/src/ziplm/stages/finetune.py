@@ -42,9 +42,9 @@ def finetune(
 ) -> TrainingSummary:
     """Train a model in place, and leave it in eval mode.
 
-    With samples kept apart, the model ends with the last weights, unless those of an earlier check have a
-    loss on them that is lower by more than chance. If no check is better than the one before the training,
-    the weights stay as they were. The samples are checked before the training and at every checkpoint.
+    With samples kept apart, the model ends with the last weights, unless those of an earlier check, or those
+    from before the training, have a loss on them that is clearly lower: by more than two standard errors. The
+    samples are checked before the training and at every checkpoint.
 
     If a call is killed, repeating it with the same arguments and initial weights resumes from the last
     complete checkpoint in `folder` and ends with the same weights. If the training is finished, the weights
